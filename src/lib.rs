@@ -1,0 +1,11 @@
+//! ChronosDB: exact sliding-window rate limits, decided once for a whole fleet.
+//!
+//! `ARCHITECTURE.md` shows the path of a request through these rooms.
+
+pub mod check;
+pub mod limiter;
+pub mod metrics;
+pub mod privacy;
+pub mod quota;
+pub mod rules;
+pub mod store;

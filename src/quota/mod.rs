@@ -1,0 +1,96 @@
+//! The arithmetic of a quota: a limit, the answer to a check, the sliding log.
+//! Pure: it never reads a clock, never does I/O, and uses std only.
+
+pub mod sliding_log;
+
+use std::time::Duration;
+
+/// The largest limit and the largest sum of hits that stay exact: Lua numbers are doubles.
+pub const MAX_HITS: u64 = (1 << 53) - 1;
+
+/// The shortest window a limit may have.
+pub const MIN_WINDOW: Duration = Duration::from_millis(1);
+
+/// The longest window a limit may have: ten years of 365 days.
+pub const MAX_WINDOW: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// At most `max_requests` hits in any `window`, wherever the window starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limit {
+    max_requests: u64,
+    window_ms: u64,
+}
+
+impl Limit {
+    /// `max_requests` of 0 refuses everything.
+    ///
+    /// # Errors
+    /// A sentence for the person who wrote the limit: the window is not whole milliseconds, is
+    /// out of range, or the number is too large to be counted exactly.
+    pub fn new(max_requests: u64, window: Duration) -> Result<Self, &'static str> {
+        if max_requests > MAX_HITS {
+            return Err("a limit must be at most 9007199254740991 (2^53 - 1)");
+        }
+        if window < MIN_WINDOW {
+            return Err("a window must be at least 1ms");
+        }
+        if window > MAX_WINDOW {
+            return Err("a window must be at most 3650 days");
+        }
+        if window.subsec_nanos() % 1_000_000 != 0 {
+            return Err("a window must be a whole number of milliseconds");
+        }
+        Ok(Self { max_requests, window_ms: u64::try_from(window.as_millis()).unwrap_or(u64::MAX) })
+    }
+
+    /// Hits admitted in any window.
+    pub fn max_requests(self) -> u64 {
+        self.max_requests
+    }
+
+    /// The window's length.
+    pub fn window(self) -> Duration {
+        Duration::from_millis(self.window_ms)
+    }
+
+    /// The window's length in milliseconds, as it stands in a store key.
+    pub fn window_ms(self) -> u64 {
+        self.window_ms
+    }
+
+    /// The window's length in microseconds, the unit of the log.
+    pub fn window_us(self) -> u64 {
+        self.window_ms * 1000
+    }
+
+    /// This instance's part of the limit when `instances` decide on their own: rounded down, so
+    /// that the parts never add up to more than the whole.
+    pub fn share(self, instances: u32) -> Self {
+        Self { max_requests: self.max_requests / u64::from(instances.max(1)), ..self }
+    }
+}
+
+/// What a check does to the overall answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// A refusal refuses the request.
+    #[default]
+    Enforce,
+    /// Counted and reported; never refuses.
+    Shadow,
+    /// Refuses the request only when every `Quota` check of it refuses.
+    Quota,
+}
+
+/// The answer to one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether these hits fit.
+    pub allowed: bool,
+    /// Hits left after this decision.
+    pub remaining: u64,
+    /// On a refusal: earliest time the same hits could pass. `None`: never, they exceed the limit.
+    pub retry_after: Option<Duration>,
+    /// When the oldest counted hit leaves the window; zero when nothing is counted.
+    pub reset_after: Duration,
+}
