@@ -3,6 +3,8 @@
 //! `ARCHITECTURE.md` shows the path of a request through these rooms.
 
 pub mod check;
+pub mod duration;
+pub mod l1;
 pub mod limiter;
 pub mod metrics;
 pub mod privacy;

@@ -77,7 +77,7 @@ pub struct Metrics {
 }
 
 /// Requests by whose quota they asked for.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ApiKeyStats {
     /// Requests that passed.
     pub allowed: IntCounter,
@@ -86,7 +86,7 @@ pub struct ApiKeyStats {
 }
 
 /// Descriptors by the rule that matched them. `allowed + refused + shadow + blocked` is all.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RuleStats {
     /// Passed.
     pub allowed: IntCounter,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::check::{Mode, OnStoreError, QuotaKey, Request};
-use crate::metrics::{ApiKeyStats, Metrics, RuleStats};
+use crate::metrics::{ApiKeyStats, RuleStats};
 use crate::privacy::Privacy;
 use crate::quota::Limit;
 
@@ -32,6 +32,7 @@ pub enum Charge {
 }
 
 /// What a matched descriptor is held to.
+#[derive(Debug)]
 pub struct Rule {
     /// `rate_limit.name`.
     pub name: Option<Arc<str>>,
@@ -60,6 +61,7 @@ pub struct Match {
     /// The rule's ceiling, or the limit that came with the request.
     pub ceiling: Ceiling,
     pub key: QuotaKey,
+    pub stats: RuleStats,
     pub api_key: ApiKeyStats,
 }
 
