@@ -77,7 +77,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     listeners.announce(settings, &shared);
 
     let limiter = Arc::new(Limiter::new(Arc::clone(&shared), stores.main.clone()));
-    let pages = admin::router(limiter, readiness.clone());
+    let pages = admin::router(limiter, readiness.clone(), settings.headers.style);
     let house = House { settings: settings.clone(), stores, shared, readiness: readiness.clone() };
     let background = [
         supervise("rules", move || loader.clone().run()),
