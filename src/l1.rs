@@ -108,7 +108,8 @@ impl L1 {
             return;
         }
         // With something left, others may take it and the answer would change.
-        let (false, 0, Some(retry_after)) = (verdict.allowed, verdict.remaining, verdict.retry_after)
+        let (false, 0, Some(retry_after)) =
+            (verdict.allowed, verdict.remaining, verdict.retry_after)
         else {
             return;
         };

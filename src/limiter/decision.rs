@@ -92,9 +92,8 @@ fn retry_after(statuses: &[Status]) -> Option<Duration> {
         let refusing = move |status: &&Status| status.refuses && status.mode == mode;
         statuses.iter().filter(refusing).map(|status| status.verdict.retry_after)
     };
-    let enforced = waits(Mode::Enforce).try_fold(Duration::ZERO, |longest, wait| {
-        wait.map(|wait| longest.max(wait))
-    })?;
+    let enforced = waits(Mode::Enforce)
+        .try_fold(Duration::ZERO, |longest, wait| wait.map(|wait| longest.max(wait)))?;
     if waits(Mode::Quota).next().is_none() {
         return Some(enforced);
     }
@@ -144,8 +143,9 @@ mod tests {
             (&[(Enforce, true, None), (Quota, false, Some(2))], Err(Some(2))),
         ];
         for (statuses, expected) in table {
-            let decision =
-                Decision::of(statuses.iter().map(|&(mode, ok, wait)| status(mode, ok, wait)).collect());
+            let decision = Decision::of(
+                statuses.iter().map(|&(mode, ok, wait)| status(mode, ok, wait)).collect(),
+            );
             let wait = decision.retry_after.map(|wait| wait.as_secs());
             let answer = if decision.allowed { Ok(()) } else { Err(wait) };
             assert_eq!(answer, *expected, "{statuses:?}");

@@ -121,7 +121,11 @@ impl Limiter {
                     let (key, limit) = (key.clone(), *limit);
                     let Rule { mode, count_denied, on_store_error, .. } = **rule;
                     let check = Check { key, limit, hits: descriptor.hits, mode, count_denied };
-                    questions.push(Question { check, rule: Some(Arc::clone(rule)), on_store_error });
+                    questions.push(Question {
+                        check,
+                        rule: Some(Arc::clone(rule)),
+                        on_store_error,
+                    });
                     None
                 }
             };

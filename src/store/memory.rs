@@ -147,7 +147,12 @@ impl Memory {
         let ours = due
             && self
                 .searched_at_us
-                .compare_exchange(searched_at_us, now_us.max(1), Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(
+                    searched_at_us,
+                    now_us.max(1),
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
                 .is_ok();
         if ours {
             self.reclaim();

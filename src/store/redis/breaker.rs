@@ -1,8 +1,8 @@
 //! The circuit breaker: after some failures in a row calls end at once, until the watchdog has
 //! seen Redis answer. It does not try by itself.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use prometheus::IntGauge;
 use tokio::sync::Notify;

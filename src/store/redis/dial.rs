@@ -50,7 +50,9 @@ impl Dialer {
     pub(super) fn new(settings: &Settings, timeout: Duration) -> Result<Self, String> {
         let shown = masked(&settings.url);
         let wrong = |error: RedisError| {
-            format!("store.redis.url: {shown} is not a Redis address ({error}): write redis://host:port, rediss://host:port or redis+unix:///path")
+            format!(
+                "store.redis.url: {shown} is not a Redis address ({error}): write redis://host:port, rediss://host:port or redis+unix:///path"
+            )
         };
         let info = settings.url.as_str().into_connection_info().map_err(wrong)?;
         let keepalive = TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE / 5);

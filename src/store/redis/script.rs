@@ -63,7 +63,8 @@ impl Script {
     }
 
     fn command(&self, verb: &str, script: &str, checks: &[Check], times: usize) -> Cmd {
-        let mut command = Cmd::with_capacity(3 + checks.len() * 7, script.len() + checks.len() * 128);
+        let mut command =
+            Cmd::with_capacity(3 + checks.len() * 7, script.len() + checks.len() * 128);
         command.arg(verb).arg(script).arg(checks.len());
         let mut key = Vec::with_capacity(128);
         for check in checks {

@@ -102,7 +102,10 @@ async fn inspect(inner: &Inner, first: bool) {
     }
     let policy = field("maxmemory_policy").unwrap_or("noeviction");
     if first && policy != "noeviction" && field("maxmemory").is_some_and(|bytes| bytes != "0") {
-        tracing::warn!(policy, "Redis may evict quotas under memory pressure, and they would start anew: set maxmemory-policy noeviction");
+        tracing::warn!(
+            policy,
+            "Redis may evict quotas under memory pressure, and they would start anew: set maxmemory-policy noeviction"
+        );
     }
 }
 
