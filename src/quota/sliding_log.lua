@@ -41,11 +41,18 @@ local function open(key, window)
   return log
 end
 
+-- Whether two times, the earlier first, fall into one of the 1,024 slices of the window. Exact:
+-- a division of these numbers would round across the border.
+local function same_slice(log, earlier, later)
+  local slice = log.window / 1024
+  return later - earlier + math.fmod(earlier, slice) < slice
+end
+
 -- Entries of one slice become one, dated at its newest hit.
-local function compact(log, slice)
+local function compact(log)
   local entries = redis.call('ZRANGE', log.key, 0, -1, 'WITHSCORES')
   for i = 1, #entries - 2, 2 do
-    if math.floor(entries[i + 1] / slice) == math.floor(entries[i + 3] / slice) then
+    if same_slice(log, entries[i + 1], entries[i + 3]) then
       local member = string.sub(entries[i], 1, 8) .. string.sub(entries[i + 2], 9, 16)
       redis.call('ZREM', log.key, entries[i], entries[i + 2])
       redis.call('ZADD', log.key, entries[i + 3], member)
@@ -59,22 +66,23 @@ local function take(log, hits)
   local hi = (log.hi + math.floor(lo / 4294967296)) % 4294967296
   lo = lo % 4294967296
   local member = struct.pack('>I4I4I4I4', log.hi, log.lo, hi, lo)
-  local card = log.used >= MAX_ENTRIES and redis.call('ZCARD', log.key) or 0
-  local slice = log.window / 1024
-  if card >= MAX_ENTRIES and math.floor(log.newest_at / slice) == math.floor(now / slice) then
+  -- Each entry holds a hit, so few hits are few entries. What has left the window is not counted.
+  local live = log.used >= MAX_ENTRIES and redis.call('ZCOUNT', log.key, log.cutoff + 1, '+inf') or 0
+  if live >= MAX_ENTRIES and same_slice(log, log.newest_at, now) then
     member = string.sub(log.newest, 1, 8) .. string.sub(member, 9, 16)
     redis.call('ZADD', log.key, now, member)
     redis.call('ZREM', log.key, log.newest)
+    redis.call('ZREMRANGEBYSCORE', log.key, '-inf', log.cutoff)
   else
     redis.call('ZADD', log.key, now, member)
-    if card >= COMPACT_AT then compact(log, slice) end
+    redis.call('ZREMRANGEBYSCORE', log.key, '-inf', log.cutoff)
+    if live >= COMPACT_AT then compact(log) end
   end
-  redis.call('ZREMRANGEBYSCORE', log.key, '-inf', log.cutoff)
   -- One expiry serves all entries of a grain: it is set that much later than needed.
   if log.used == 0 or math.floor(log.newest_at / log.grain) ~= math.floor(now / log.grain) then
     expire(log)
   end
-  if card >= COMPACT_AT then return open(log.key, log.window) end
+  if live >= COMPACT_AT then return open(log.key, log.window) end
   if log.used == 0 then log.oldest_at, log.first_hi, log.first_lo, log.first_hits = now, log.hi, log.lo, hits end
   log.used, log.hi, log.lo, log.newest_at, log.newest = log.used + hits, hi, lo, now, member
   return log
@@ -103,13 +111,18 @@ local function give_back(log, hits)
   local hi = (log.first_hi + math.floor(lo / 4294967296)) % 4294967296
   lo = lo % 4294967296
   local member = string.sub(entry[1], 1, 8) .. struct.pack('>I4I4', hi, lo)
+  -- Added before the rest is removed: a key that was empty in between would lose its expiry.
+  if string.sub(member, 1, 8) ~= string.sub(member, 9, 16) then
+    redis.call('ZADD', log.key, entry[2], member)
+    rank = rank + 1
+  end
   redis.call('ZREMRANGEBYRANK', log.key, rank, -1)
-  if string.sub(member, 1, 8) ~= string.sub(member, 9, 16) then redis.call('ZADD', log.key, entry[2], member) end
   return open(log.key, log.window)
 end
 
 -- Time until `need` of the hits in the window have left it.
 local function leave(log, need)
+  if need <= 0 then return 0 end
   local at = log.oldest_at
   if need > log.first_hits then
     local rank = find(log, function(member)
