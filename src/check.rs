@@ -97,10 +97,7 @@ impl QuotaKey {
     }
 
     /// The quota of a descriptor: its domain and its full path.
-    pub fn of_path<'a>(
-        domain: &str,
-        entries: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> Self {
+    pub fn of_path<'a>(domain: &str, entries: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Self {
         let mut key = Vec::with_capacity(64);
         push_part(&mut key, domain.as_bytes());
         let path_start = key.len();
@@ -152,7 +149,8 @@ fn push_part(key: &mut Vec<u8>, part: &[u8]) {
     if part.len() <= MAX_PART_BYTES {
         for (index, &byte) in part.iter().enumerate() {
             // A leading `~` marks a hash, so a literal one is escaped.
-            let reserved = matches!(byte, b'%' | b':' | b'{' | b'}') || (index == 0 && byte == b'~');
+            let reserved =
+                matches!(byte, b'%' | b':' | b'{' | b'}') || (index == 0 && byte == b'~');
             if reserved || byte <= b' ' || byte == 0x7f {
                 key.push(b'%');
                 push_hex(key, &[byte]);
@@ -181,7 +179,11 @@ pub fn readable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for symbol in chunk.valid().chars() {
-            if symbol.is_control() { text.extend(symbol.escape_default()) } else { text.push(symbol) }
+            if symbol.is_control() {
+                text.extend(symbol.escape_default())
+            } else {
+                text.push(symbol)
+            }
         }
         for byte in chunk.invalid() {
             let _ = write!(text, "\\x{byte:02x}");
@@ -209,8 +211,26 @@ mod tests {
     fn different_identities_never_render_alike() {
         let long = "x".repeat(10_000);
         let parts: Vec<&[u8]> = vec![
-            b"", b"a", b"a:b", b"b", b"b:c", b"c", b"%3A", b":", b"{", b"}", b"%", b"\0", b"~",
-            b" ", b"\xff", b"\xc3\xbf", long.as_bytes(), &long.as_bytes()[1..], b"a%3Ab", b"~A",
+            b"",
+            b"a",
+            b"a:b",
+            b"b",
+            b"b:c",
+            b"c",
+            b"%3A",
+            b":",
+            b"{",
+            b"}",
+            b"%",
+            b"\0",
+            b"~",
+            b" ",
+            b"\xff",
+            b"\xc3\xbf",
+            long.as_bytes(),
+            &long.as_bytes()[1..],
+            b"a%3Ab",
+            b"~A",
         ];
         let mut seen = std::collections::HashMap::new();
         for api_key in &parts {

@@ -17,9 +17,8 @@ pub const MAX_LABEL_VALUES: usize = 1000;
 pub const OTHER: &str = "other";
 
 /// Bounds in milliseconds: dense below Envoy's default timeout of 20 ms.
-const LATENCY_BUCKETS_MS: [f64; 16] = [
-    0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 50.0, 100.0, 500.0, 1000.0,
-];
+const LATENCY_BUCKETS_MS: [f64; 16] =
+    [0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 50.0, 100.0, 500.0, 1000.0];
 
 /// All metrics, and the registry that renders them.
 pub struct Metrics {
@@ -77,7 +76,7 @@ pub struct Metrics {
 }
 
 /// Requests by whose quota they asked for.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ApiKeyStats {
     /// Requests that passed.
     pub allowed: IntCounter,
@@ -86,7 +85,7 @@ pub struct ApiKeyStats {
 }
 
 /// Descriptors by the rule that matched them. `allowed + refused + shadow + blocked` is all.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RuleStats {
     /// Passed.
     pub allowed: IntCounter,
@@ -117,10 +116,10 @@ impl Metrics {
             HistogramOpts::new(name, help).buckets(LATENCY_BUCKETS_MS.to_vec())
         };
         #[cfg(target_os = "linux")]
-        let _ = registry.register(Box::new(
-            prometheus::process_collector::ProcessCollector::for_self(),
-        ));
-        let build = gauges("chronosdb_build_info", "Always 1; the version is a label.", &["version"]);
+        let _ = registry
+            .register(Box::new(prometheus::process_collector::ProcessCollector::for_self()));
+        let build =
+            gauges("chronosdb_build_info", "Always 1; the version is a label.", &["version"]);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
 
         let allowed = counters("requests_allowed_total", "Requests that passed.", &["api_key"]);

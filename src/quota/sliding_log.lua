@@ -1,44 +1,105 @@
 -- The sliding window log: several keys, decided together. Twin of sliding_log.rs, names alike.
--- KEYS[i]  a sorted set for each ask: score = when (µs), member = hits before and after the entry
---          since the log began, as two big-endian u64: hits in the window = newest - oldest.
+-- KEYS[i]  a sorted set for each ask: score = when (µs), member = five 7-byte integers: when; hits
+--          before and after the entry since the log began; when the oldest live entry was made,
+--          and the hits before it, as known when this one was written. So the newest member alone
+--          tells the hits in the window, for as long as nothing has left it.
 -- ARGV     six for each ask: limit, window (µs), hits (0 peeks, negative gives back),
 --          times (equal asks in one, only when alone), mode (0 enforce, 1 shadow, 2 quota),
 --          count_denied (0, 1)
 -- reply    four for each ask: granted (of times), remaining, retry (µs; 0 none refused, -1 never),
 --          reset (µs until the oldest counted hit leaves)
+-- Nothing is written before everything is decided, and nothing is removed before something is
+-- added: Redis refuses the first write of a script when it is out of memory, but not a later one.
+local call, pack, unpack_entry, floor = redis.call, struct.pack, struct.unpack, math.floor
 local MAX_ENTRIES, COMPACT_AT, MAX_HITS = 1024, 1056, 9007199254740991
-local time = redis.call('TIME')
+local ENTRY = '>I7I7I7I7I7'
+local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 
-local function unpack_entry(member) return struct.unpack('>I4I4I4I4', member) end
-local function distance(hi, lo, hi2, lo2) return (hi2 - hi) * 4294967296 + (lo2 - lo) end
+-- The usual case, at a fraction of the general one's cost: one key, hits to take, few entries.
+if #KEYS == 1 and ARGV[6] == '0' then
+  local key, limit, window = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
+  local hits, times = tonumber(ARGV[3]), tonumber(ARGV[4])
+  local at, _, after, oldest_at, before = now - window, 0, 0, now, 0
+  local newest = call('ZRANGE', key, -1, -1)[1]
+  if newest then at, _, after, oldest_at, before = unpack_entry(ENTRY, newest) end
+  local empty, cutoff = at <= now - window, now - window
+  if empty then after, oldest_at, before = 0, now, 0 end
+  local left = oldest_at <= cutoff
+  if left then
+    local oldest = call('ZRANGEBYSCORE', key, cutoff + 1, '+inf', 'LIMIT', 0, 1)[1]
+    oldest_at, before = unpack_entry(ENTRY, oldest)
+  end
+  local used = after - before
+  local granted = floor((limit - used) / hits)
+  if granted > times then granted = times elseif granted < 0 then granted = 0 end
+  local total = used + granted * hits
+  local usual = hits > 0 and at <= now and total <= MAX_ENTRIES and after + hits * granted <= MAX_HITS
+  if usual and (granted == times or hits > limit or total + hits - limit == 1) then
+    if granted > 0 then
+      call('ZADD', key, now, pack(ENTRY, now, after, after + granted * hits, oldest_at, before))
+      if left or (empty and newest) then call('ZREMRANGEBYSCORE', key, '-inf', cutoff) end
+      local grain = window > 16000 and floor(window / 16) or 1000
+      if empty or floor(at / grain) ~= floor(now / grain) then
+        call('PEXPIRE', key, math.ceil((window + grain) / 1000))
+      end
+    end
+    local wait = oldest_at + window - now
+    local reset, retry = total > 0 and wait or 0, 0
+    if granted < times then retry = hits > limit and -1 or wait end
+    return { granted, limit - total > 0 and limit - total or 0, retry, reset }
+  end
+end
 
-local function expire(log) redis.call('PEXPIRE', log.key, math.ceil((log.window + log.grain) / 1000)) end
+local function expire(log)
+  call('PEXPIRE', log.key, math.ceil((log.window + log.grain) / 1000))
+end
 
 -- Everything dated in the future (the clock stepped back) becomes one entry dated now.
 local function redate(log, newest)
-  local first = redis.call('ZRANGEBYSCORE', log.key, now + 1, '+inf', 'LIMIT', 0, 1)[1]
-  local member = string.sub(first, 1, 8) .. string.sub(newest, 9, 16)
-  redis.call('ZADD', log.key, now, member)
-  redis.call('ZREMRANGEBYSCORE', log.key, now + 1, '+inf')
+  local first = call('ZRANGEBYSCORE', log.key, now + 1, '+inf', 'LIMIT', 0, 1)[1]
+  local _, before = unpack_entry(ENTRY, first)
+  local _, _, after, oldest_at, oldest_before = unpack_entry(ENTRY, newest)
+  local member = pack(ENTRY, now, before, after, math.min(oldest_at, now), oldest_before)
+  call('ZADD', log.key, now, member)
+  call('ZREMRANGEBYSCORE', log.key, now + 1, '+inf')
   expire(log)
   return member
 end
 
 local function open(key, window)
-  local log = { key = key, window = window, grain = math.max(1000, math.floor(window / 16)),
-    cutoff = now - window, used = 0, pending = 0, hi = 0, lo = 0, newest_at = -1, oldest_at = -1 }
-  local newest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
-  local member, at = newest[1], tonumber(newest[2])
-  if not member or at <= log.cutoff then return log end
-  if at > now then member, at = redate(log, member), now end
-  local oldest = redis.call('ZRANGEBYSCORE', key, log.cutoff + 1, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  local hi, lo, hi2, lo2 = unpack_entry(oldest[1])
-  log.first_hi, log.first_lo, log.first_hits = hi, lo, distance(hi, lo, hi2, lo2)
-  log.oldest_at, log.newest_at, log.newest = tonumber(oldest[2]), at, member
-  hi, lo, log.hi, log.lo = unpack_entry(member)
-  log.used = distance(log.first_hi, log.first_lo, log.hi, log.lo)
+  local log = { key = key, window = window, cutoff = now - window, grain = math.max(1000, floor(window / 16)),
+    used = 0, pending = 0, after = 0, before = 0, newest_at = -1, oldest_at = now }
+  local member = call('ZRANGE', key, -1, -1)[1]
+  if not member then return log end
+  local at = unpack_entry(ENTRY, member)
+  if at <= log.cutoff then return log end
+  if at > now then member = redate(log, member) end
+  local oldest = call('ZRANGEBYSCORE', key, log.cutoff + 1, '+inf', 'LIMIT', 0, 1)[1]
+  log.oldest_at, log.before, log.oldest_after = unpack_entry(ENTRY, oldest)
+  log.newest_at, log.newest_before, log.after = unpack_entry(ENTRY, member)
+  log.newest, log.used = member, log.after - log.before
   return log
+end
+
+-- Writes an entry, with what is known of the oldest now, and returns its member.
+local function write(log, at, before, after)
+  local member = pack(ENTRY, at, before, after, log.oldest_at, log.before)
+  call('ZADD', log.key, at, member)
+  return member
+end
+
+-- Counts from the log's oldest entry again, before sums grow too large to be exact. Once in
+-- 2^53 hits.
+local function rebase(log)
+  local entries, base = call('ZRANGE', log.key, 0, -1), log.before
+  log.after, log.before = log.used, 0
+  call('DEL', log.key)
+  for _, entry in ipairs(entries) do
+    local at, before, after = unpack_entry(ENTRY, entry)
+    if at > log.cutoff then write(log, at, before - base, after - base) end
+  end
+  return open(log.key, log.window)
 end
 
 -- Whether two times, the earlier first, fall into one of the 1,024 slices of the window. Exact:
@@ -50,51 +111,42 @@ end
 
 -- Entries of one slice become one, dated at its newest hit.
 local function compact(log)
-  local entries = redis.call('ZRANGE', log.key, 0, -1, 'WITHSCORES')
-  for i = 1, #entries - 2, 2 do
-    if same_slice(log, entries[i + 1], entries[i + 3]) then
-      local member = string.sub(entries[i], 1, 8) .. string.sub(entries[i + 2], 9, 16)
-      redis.call('ZREM', log.key, entries[i], entries[i + 2])
-      redis.call('ZADD', log.key, entries[i + 3], member)
-      entries[i + 2] = member
+  local entries = call('ZRANGE', log.key, 0, -1)
+  local last, last_at, last_before = nil, -1, 0
+  for _, entry in ipairs(entries) do
+    local at, before, after = unpack_entry(ENTRY, entry)
+    if last and same_slice(log, last_at, at) then
+      call('ZREM', log.key, last, entry)
+      before, entry = last_before, write(log, at, last_before, after)
     end
+    last, last_at, last_before = entry, at, before
   end
 end
 
 local function take(log, hits)
-  local lo = log.lo + hits
-  local hi = (log.hi + math.floor(lo / 4294967296)) % 4294967296
-  lo = lo % 4294967296
-  local member = struct.pack('>I4I4I4I4', log.hi, log.lo, hi, lo)
-  -- Each entry holds a hit, so few hits are few entries. What has left the window is not counted.
-  local live = log.used >= MAX_ENTRIES and redis.call('ZCOUNT', log.key, log.cutoff + 1, '+inf') or 0
+  if log.after + hits > MAX_HITS then log = rebase(log) end
+  -- What has left the window does not count, or it would make live entries merge early.
+  local live = log.used >= MAX_ENTRIES and call('ZCOUNT', log.key, log.cutoff + 1, '+inf') or 0
   if live >= MAX_ENTRIES and same_slice(log, log.newest_at, now) then
-    member = string.sub(log.newest, 1, 8) .. string.sub(member, 9, 16)
-    redis.call('ZADD', log.key, now, member)
-    redis.call('ZREM', log.key, log.newest)
-    redis.call('ZREMRANGEBYSCORE', log.key, '-inf', log.cutoff)
+    write(log, now, log.newest_before, log.after + hits)
+    call('ZREM', log.key, log.newest)
   else
-    redis.call('ZADD', log.key, now, member)
-    redis.call('ZREMRANGEBYSCORE', log.key, '-inf', log.cutoff)
-    if live >= COMPACT_AT then compact(log) end
+    write(log, now, log.after, log.after + hits)
   end
+  call('ZREMRANGEBYSCORE', log.key, '-inf', log.cutoff)
+  if live >= COMPACT_AT then compact(log) end
   -- One expiry serves all entries of a grain: it is set that much later than needed.
-  if log.used == 0 or math.floor(log.newest_at / log.grain) ~= math.floor(now / log.grain) then
-    expire(log)
-  end
-  if live >= COMPACT_AT then return open(log.key, log.window) end
-  if log.used == 0 then log.oldest_at, log.first_hi, log.first_lo, log.first_hits = now, log.hi, log.lo, hits end
-  log.used, log.hi, log.lo, log.newest_at, log.newest = log.used + hits, hi, lo, now, member
-  return log
+  if log.used == 0 or floor(log.newest_at / log.grain) ~= floor(now / log.grain) then expire(log) end
+  return open(log.key, log.window)
 end
 
--- Live entries by rank; the first that satisfies `reached` (monotone), by halving.
-local function find(log, reached)
-  local low = redis.call('ZCOUNT', log.key, '-inf', log.cutoff)
-  local high = redis.call('ZCARD', log.key) - 1
+-- The rank of the first live entry after which more than `hits` of the window's were counted.
+local function find(log, hits)
+  local low, high = call('ZCOUNT', log.key, '-inf', log.cutoff), call('ZCARD', log.key) - 1
   while low < high do
-    local middle = math.floor((low + high) / 2)
-    if reached(redis.call('ZRANGE', log.key, middle, middle)[1]) then high = middle else low = middle + 1 end
+    local middle = floor((low + high) / 2)
+    local _, _, after = unpack_entry(ENTRY, call('ZRANGE', log.key, middle, middle)[1])
+    if after - log.before > hits then high = middle else low = middle + 1 end
   end
   return low
 end
@@ -102,39 +154,34 @@ end
 local function give_back(log, hits)
   if log.used == 0 then return log end
   local kept = math.max(0, log.used - hits)
-  local rank = find(log, function(member)
-    local _, _, hi, lo = unpack_entry(member)
-    return distance(log.first_hi, log.first_lo, hi, lo) > kept
-  end)
-  local entry = redis.call('ZRANGE', log.key, rank, rank, 'WITHSCORES')
-  local lo = log.first_lo + kept
-  local hi = (log.first_hi + math.floor(lo / 4294967296)) % 4294967296
-  lo = lo % 4294967296
-  local member = string.sub(entry[1], 1, 8) .. struct.pack('>I4I4', hi, lo)
-  -- Added before the rest is removed: a key that was empty in between would lose its expiry.
-  if string.sub(member, 1, 8) ~= string.sub(member, 9, 16) then
-    redis.call('ZADD', log.key, entry[2], member)
-    rank = rank + 1
+  local rank = find(log, kept)
+  local at, before = unpack_entry(ENTRY, call('ZRANGE', log.key, rank, rank)[1])
+  local newest = rank > 0 and call('ZRANGE', log.key, rank - 1, rank - 1)[1]
+  call('ZREMRANGEBYRANK', log.key, rank, -1)
+  if before < log.before + kept then
+    write(log, at, before, log.before + kept)
+  elseif kept > 0 then
+    -- The entry that is now the newest must know the oldest.
+    local newest_at, newest_before, after = unpack_entry(ENTRY, newest)
+    call('ZREM', log.key, newest)
+    write(log, newest_at, newest_before, after)
   end
-  redis.call('ZREMRANGEBYRANK', log.key, rank, -1)
+  if kept > 0 then expire(log) end
   return open(log.key, log.window)
 end
 
 -- Time until `need` of the hits in the window have left it.
 local function leave(log, need)
-  if need <= 0 then return 0 end
+  if need <= 0 then return 1 end
   local at = log.oldest_at
-  if need > log.first_hits then
-    local rank = find(log, function(member)
-      local _, _, hi, lo = unpack_entry(member)
-      return distance(log.first_hi, log.first_lo, hi, lo) >= need
-    end)
-    at = tonumber(redis.call('ZRANGE', log.key, rank, rank, 'WITHSCORES')[2])
+  if log.used > 0 and need > log.oldest_after - log.before then
+    local rank = find(log, need - 1)
+    at = unpack_entry(ENTRY, call('ZRANGE', log.key, rank, rank)[1])
   end
-  return at + log.window - now
+  return math.max(1, at + log.window - now)
 end
 
--- Decide: nothing is written before every ask is answered.
+-- Decide.
 local logs, asks, refused, quotas, quotas_over = {}, {}, false, 0, 0
 for i, key in ipairs(KEYS) do
   local at = (i - 1) * 6
@@ -146,7 +193,7 @@ for i, key in ipairs(KEYS) do
     before = log.pending, granted = times }
   local used = log.used + log.pending
   if hits > 0 then
-    ask.granted = math.max(0, math.min(times, math.floor((limit - used) / hits)))
+    ask.granted = math.max(0, math.min(times, floor((limit - used) / hits)))
     log.pending = log.pending + ask.granted * hits
   elseif hits == 0 and used > limit then
     ask.granted = 0
@@ -175,11 +222,10 @@ for i, ask in ipairs(asks) do
   if ask.granted < ask.times then
     -- What was refused waits for room beside what the same request asked for before it.
     local asked = ask.hits + (refused and ask.before or 0)
-    retry = asked > ask.limit and -1 or math.max(1, leave(log, log.used + asked - ask.limit))
+    retry = asked > ask.limit and -1 or leave(log, log.used + asked - ask.limit)
   end
-  local reset = log.used > 0 and log.oldest_at + log.window - now or 0
   local at = (i - 1) * 4
   reply[at + 1], reply[at + 2] = ask.granted, math.max(0, ask.limit - log.used)
-  reply[at + 3], reply[at + 4] = retry, reset
+  reply[at + 3], reply[at + 4] = retry, log.used > 0 and log.oldest_at + log.window - now or 0
 end
 return reply

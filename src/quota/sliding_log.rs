@@ -248,7 +248,8 @@ mod tests {
             admitted.pop_front_if(|at| *at + 2 * SECOND_US < now_us);
             let exact = admitted.iter().filter(|at| *at + SECOND_US > now_us).count() as u64;
             let late = SECOND_US / MAX_ENTRIES as u64 + 1;
-            let at_most = admitted.iter().filter(|at| *at + SECOND_US + late > now_us).count() as u64;
+            let at_most =
+                admitted.iter().filter(|at| *at + SECOND_US + late > now_us).count() as u64;
             assert!((exact..=at_most).contains(&log.used()), "{exact} {} {at_most}", log.used());
             assert!(log.len() <= COMPACT_AT + 1, "{} entries", log.len());
         }

@@ -1,7 +1,12 @@
 //! Where hits are counted: one contract, two stores. A store has never heard of a rule or a wire.
 
+pub mod memory;
+pub mod redis;
+
 use std::future::Future;
-use std::time::Instant;
+use std::sync::Arc;
+
+use tokio::time::Instant;
 
 use crate::check::Check;
 use crate::quota::Verdict;
@@ -16,7 +21,7 @@ pub trait Store {
     fn acquire(
         &self,
         checks: &[Check],
-        deadline: Instant,
+        deadline: Option<Instant>,
     ) -> impl Future<Output = Result<Vec<Verdict>, StoreError>> + Send;
 }
 
@@ -53,6 +58,28 @@ impl StoreError {
             Self::Busy(_) => "busy",
             Self::OutOfMemory(_) => "oom",
             Self::Misconfigured(_) => "misconfigured",
+        }
+    }
+}
+
+/// The store that the settings chose.
+#[derive(Clone)]
+pub enum AnyStore {
+    /// In this process.
+    Memory(Arc<memory::Memory>),
+    /// In Redis.
+    Redis(redis::Redis),
+}
+
+impl Store for AnyStore {
+    async fn acquire(
+        &self,
+        checks: &[Check],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        match self {
+            Self::Memory(store) => store.acquire(checks, deadline).await,
+            Self::Redis(store) => store.acquire(checks, deadline).await,
         }
     }
 }

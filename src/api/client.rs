@@ -1,0 +1,173 @@
+//! A client of both doors, for the command line and for tests.
+
+use std::time::Duration;
+
+use envoy_types::pb::google::protobuf::UInt64Value;
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use super::pb::chronosdb::v1::CheckQuotaRequest;
+use super::pb::chronosdb::v1::rate_limiter_client::RateLimiterClient;
+use super::pb::envoy::extensions::common::ratelimit::v3::{
+    RateLimitDescriptor, rate_limit_descriptor,
+};
+use super::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, RateLimit, rate_limit::Unit,
+};
+use super::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use super::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::check::Entry;
+
+/// A connection to a server.
+#[derive(Clone)]
+pub struct Client {
+    channel: Channel,
+    target: String,
+}
+
+/// What to ask.
+#[derive(Clone, Debug)]
+pub enum Question {
+    /// CheckQuota.
+    Quota {
+        /// Whose quota.
+        user_id: String,
+        /// Under which key.
+        api_key: String,
+        /// Hits in each window.
+        max_requests: i32,
+        /// The window, in seconds.
+        window_seconds: i32,
+        /// Hits to take; 0 looks.
+        hits: u32,
+    },
+    /// ShouldRateLimit.
+    Descriptors {
+        /// Which rules.
+        domain: String,
+        /// Decided together.
+        descriptors: Vec<Vec<Entry>>,
+        /// Hits for each; 0 looks.
+        hits: u32,
+    },
+}
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether it passes.
+    pub allowed: bool,
+    /// What is left of the tightest limit; `None`: nothing is limited.
+    pub remaining: Option<u64>,
+    /// On a refusal: when to come back. `None`: never, or not said.
+    pub retry_after: Option<Duration>,
+    /// The limit, for people.
+    pub limit: String,
+}
+
+impl Client {
+    /// Connects to `address:port` or `unix:path`.
+    ///
+    /// # Errors
+    /// A sentence that says what could not be reached.
+    pub async fn connect(target: &str, timeout: Duration) -> Result<Self, String> {
+        let uri = match target {
+            _ if target.contains("://") || target.starts_with("unix:") => target.to_owned(),
+            _ => format!("http://{target}"),
+        };
+        let wrong = |error| format!("{target} is not an address: write host:port or unix:path ({error})");
+        let endpoint = Endpoint::from_shared(uri).map_err(wrong)?;
+        let endpoint = endpoint.connect_timeout(timeout).timeout(timeout);
+        let channel = endpoint.connect().await.map_err(|error| {
+            format!("nobody answers at {target}: is the server running? ({error})")
+        })?;
+        Ok(Self { channel, target: target.to_owned() })
+    }
+
+    /// Asks once.
+    ///
+    /// # Errors
+    /// A sentence with the server's status.
+    pub async fn ask(&mut self, question: &Question) -> Result<Answer, String> {
+        match question.clone() {
+            Question::Quota { user_id, api_key, max_requests, window_seconds, hits } => {
+                let hits = Some(hits);
+                let request =
+                    CheckQuotaRequest { user_id, api_key, max_requests, window_seconds, hits };
+                let mut client = RateLimiterClient::new(self.channel.clone());
+                let answer = client.check_quota(request).await.map_err(|status| self.failed(&status))?;
+                let answer = answer.into_inner();
+                let wait = u64::try_from(answer.retry_after_ms).ok().map(Duration::from_millis);
+                Ok(Answer {
+                    allowed: answer.allowed,
+                    remaining: u64::try_from(answer.remaining_quota).ok(),
+                    retry_after: wait.filter(|_| !answer.allowed),
+                    limit: format!("{max_requests} per {window_seconds}s"),
+                })
+            }
+            Question::Descriptors { domain, descriptors, hits } => {
+                let hits_addend = Some(UInt64Value { value: u64::from(hits), ..Default::default() });
+                let descriptor = |entries: Vec<Entry>| RateLimitDescriptor {
+                    entries: entries
+                        .into_iter()
+                        .map(|Entry { key, value }| rate_limit_descriptor::Entry { key, value })
+                        .collect(),
+                    hits_addend,
+                    ..Default::default()
+                };
+                let descriptors = descriptors.into_iter().map(descriptor).collect();
+                let request = RateLimitRequest { domain, descriptors, hits_addend: 0 };
+                let mut client = RateLimitServiceClient::new(self.channel.clone());
+                let answer = client.should_rate_limit(request).await;
+                Ok(read(&answer.map_err(|status| self.failed(&status))?.into_inner()))
+            }
+        }
+    }
+
+    /// Whether a service says that it serves; empty: the whole server.
+    ///
+    /// # Errors
+    /// A sentence with the server's status.
+    pub async fn is_serving(&mut self, service: &str) -> Result<bool, String> {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        let answer = HealthClient::new(self.channel.clone()).check(request).await;
+        let answer = answer.map_err(|status| self.failed(&status))?;
+        Ok(answer.into_inner().status() == ServingStatus::Serving)
+    }
+
+    fn failed(&self, status: &tonic::Status) -> String {
+        format!("{}: {:?}: {}", self.target, status.code(), status.message())
+    }
+}
+
+fn read(response: &RateLimitResponse) -> Answer {
+    let allowed = response.overall_code() != Code::OverLimit;
+    let limited = || response.statuses.iter().filter(|status| status.current_limit.is_some());
+    let tightest = limited()
+        .filter(|status| status.code() == Code::OverLimit)
+        .max_by_key(|status| status.duration_until_reset.map_or(0, |reset| reset.seconds))
+        .or_else(|| limited().min_by_key(|status| status.limit_remaining));
+    let seconds = tightest.and_then(|status| status.duration_until_reset).map(|reset| reset.seconds);
+    let wait = seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+    Answer {
+        allowed,
+        remaining: tightest.map(|status| u64::from(status.limit_remaining)),
+        retry_after: wait.filter(|_| !allowed),
+        limit: tightest.and_then(|status| status.current_limit.as_ref()).map(limit).unwrap_or_default(),
+    }
+}
+
+fn limit(limit: &RateLimit) -> String {
+    let unit = match limit.unit() {
+        Unit::Unknown => "window".to_owned(),
+        unit => unit.as_str_name().to_ascii_lowercase(),
+    };
+    let times = limit.unit_multiplier.as_ref().map_or(1, |multiplier| multiplier.value);
+    let name = if limit.name.is_empty() { String::new() } else { format!(" ({})", limit.name) };
+    match times {
+        1 => format!("{} per {unit}{name}", limit.requests_per_unit),
+        _ => format!("{} per {times} {unit}s{name}", limit.requests_per_unit),
+    }
+}

@@ -1,0 +1,73 @@
+//! The fronts: a wire becomes a `Request`, a `Decision` becomes a wire. They decide nothing.
+
+pub mod call;
+pub mod client;
+pub mod headers;
+pub mod json;
+pub mod native;
+pub mod ratelimit;
+
+use std::sync::Arc;
+
+use tonic::service::Routes;
+
+use crate::limiter::Limiter;
+use pb::chronosdb::v1::rate_limiter_server::RateLimiterServer;
+use pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
+
+/// Messages and services, made from `proto/`.
+#[expect(missing_docs, clippy::all, reason = "generated")]
+pub mod pb {
+    pub mod chronosdb {
+        pub mod v1 {
+            tonic::include_proto!("chronosdb.v1");
+        }
+    }
+    pub mod envoy {
+        pub mod service {
+            pub mod ratelimit {
+                pub mod v3 {
+                    tonic::include_proto!("envoy.service.ratelimit.v3");
+                }
+            }
+        }
+        pub mod extensions {
+            pub mod common {
+                pub mod ratelimit {
+                    pub mod v3 {
+                        tonic::include_proto!("envoy.extensions.common.ratelimit.v3");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What `grpc.reflection` tells.
+const REFLECTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reflection.bin"));
+
+/// The services that health checks may ask about.
+pub const SERVICES: [&str; 2] =
+    ["chronosdb.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"];
+
+/// A request may carry headers of 64 KiB; one of more than this is a mistake.
+const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
+
+/// The gRPC services over one limiter.
+pub fn routes(limiter: Arc<Limiter>, headers: &headers::Settings) -> Routes {
+    let native = native::Native::new(Arc::clone(&limiter));
+    let ratelimit = ratelimit::RateLimit::new(limiter, headers.style);
+    let mut routes = Routes::builder();
+    routes
+        .add_service(RateLimitServiceServer::new(ratelimit).max_decoding_message_size(MAX_MESSAGE_BYTES))
+        .add_service(RateLimiterServer::new(native).max_decoding_message_size(MAX_MESSAGE_BYTES));
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(REFLECTION)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let v1 = reflection().build_v1().expect("build.rs wrote a valid descriptor set");
+    let v1alpha = reflection().build_v1alpha().expect("build.rs wrote a valid descriptor set");
+    routes.add_service(v1).add_service(v1alpha);
+    routes.routes()
+}

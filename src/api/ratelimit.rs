@@ -1,0 +1,288 @@
+//! Envoy's rate limit service, version 3.
+//! <https://www.envoyproxy.io/docs/envoy/latest/api-v3/service/ratelimit/v3/rls.proto>
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
+use envoy_types::pb::google::protobuf::{Duration as WireDuration, UInt32Value};
+use prometheus::Histogram;
+use tonic::{Request, Response, Status};
+
+use super::call::{Call, undecided};
+use super::headers::{Style, headers, remaining, reset_s};
+use super::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use super::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+use super::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use super::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit as CurrentLimit,
+};
+use super::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
+use super::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::check::{self, Descriptor, Entry};
+use crate::limiter::{self, Decision, Limiter};
+use crate::quota::Limit;
+
+/// The units of the wire, longest first. Months have 30 days and years 365, as Envoy counts them.
+const UNITS: [(Unit, u64); 7] = [
+    (Unit::Year, 365 * 86_400),
+    (Unit::Month, 30 * 86_400),
+    (Unit::Week, 7 * 86_400),
+    (Unit::Day, 86_400),
+    (Unit::Hour, 3_600),
+    (Unit::Minute, 60),
+    (Unit::Second, 1),
+];
+
+/// The front.
+pub struct RateLimit {
+    limiter: Arc<Limiter>,
+    style: Style,
+    latency: Histogram,
+}
+
+impl RateLimit {
+    /// A front over a limiter.
+    pub fn new(limiter: Arc<Limiter>, style: Style) -> Self {
+        let metrics = &limiter.shared().metrics;
+        let latency = metrics.grpc_latency_ms.with_label_values(&["ShouldRateLimit"]);
+        Self { limiter, style, latency }
+    }
+}
+
+#[tonic::async_trait]
+impl RateLimitService for RateLimit {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let metrics = &self.limiter.shared().metrics;
+        let call = Call::start(metrics, "ShouldRateLimit", &self.latency);
+        let deadline = call.deadline(request.metadata());
+        let request = question(request.into_inner()).map_err(|error| {
+            metrics.empty_requests.inc_by(u64::from(error.is_empty_request()));
+            call.failed(Status::invalid_argument(error.to_string()))
+        })?;
+        let decision = self.limiter.decide(&request, deadline).await;
+        let decision = decision.map_err(|error| call.failed(undecided(&error)))?;
+        Ok(Response::new(response(&decision, self.style)))
+    }
+}
+
+/// What is wrong with a request, by the name of its field.
+#[derive(Debug, thiserror::Error)]
+pub enum Invalid {
+    /// Nobody is asked about.
+    #[error("domain: it must not be empty")]
+    Domain,
+    /// Nothing is asked.
+    #[error("descriptors: there must be at least one")]
+    Descriptors,
+    /// A descriptor that says nothing.
+    #[error("descriptors[{0}].entries: there must be at least one")]
+    Entries(usize),
+    /// A limit that is none.
+    #[error("descriptors[{0}].limit: {1}")]
+    Limit(usize, String),
+}
+
+impl Invalid {
+    /// Whether the request says nothing, rather than something wrong.
+    pub fn is_empty_request(&self) -> bool {
+        !matches!(self, Self::Limit(..))
+    }
+}
+
+/// The wire's request as ours. Keys and values are moved, not copied.
+///
+/// # Errors
+/// The field that is wrong.
+pub fn question(request: RateLimitRequest) -> Result<check::Request, Invalid> {
+    if request.domain.is_empty() {
+        return Err(Invalid::Domain);
+    }
+    if request.descriptors.is_empty() {
+        return Err(Invalid::Descriptors);
+    }
+    let hits = i64::from(request.hits_addend.max(1));
+    let descriptors = request.descriptors.into_iter().enumerate();
+    let descriptors = descriptors.map(|(index, wire)| descriptor(index, wire, hits));
+    Ok(check::Request {
+        domain: request.domain,
+        descriptors: descriptors.collect::<Result<_, _>>()?,
+    })
+}
+
+fn descriptor(index: usize, wire: RateLimitDescriptor, hits: i64) -> Result<Descriptor, Invalid> {
+    if wire.entries.is_empty() {
+        return Err(Invalid::Entries(index));
+    }
+    // More hits than any limit has stay more: they are refused, not an error that lets them pass.
+    let own = |hits: u64| i64::try_from(hits).unwrap_or(i64::MAX);
+    let hits = wire.hits_addend.map_or(hits, |addend| own(addend.value));
+    let limit_override = wire.limit.map(|limit| override_of(limit, index)).transpose()?;
+    let entries = wire.entries.into_iter();
+    Ok(Descriptor {
+        entries: entries.map(|entry| Entry { key: entry.key, value: entry.value }).collect(),
+        hits: if wire.is_negative_hits { -hits } else { hits },
+        limit_override,
+    })
+}
+
+/// The override's unit is `envoy.type.v3.RateLimitUnit`, which has no week.
+fn override_of(wire: RateLimitOverride, index: usize) -> Result<Limit, Invalid> {
+    let wrong = |what: String| Invalid::Limit(index, what);
+    let unit = Unit::try_from(wire.unit).ok().filter(|unit| *unit != Unit::Week);
+    let seconds = unit.and_then(|unit| UNITS.iter().find(|(known, _)| *known == unit));
+    let Some((_, seconds)) = seconds else {
+        return Err(wrong(format!("unit {} is none of SECOND (1) to YEAR (6)", wire.unit)));
+    };
+    let multiplier = wire.unit_multiplier.map_or(1, |multiplier| multiplier.value);
+    let window = Duration::from_secs(seconds * u64::from(multiplier));
+    Limit::new(u64::from(wire.requests_per_unit), window).map_err(|error| wrong(error.into()))
+}
+
+/// Our decision as the wire's answer.
+pub fn response(decision: &Decision, style: Style) -> RateLimitResponse {
+    let header = |(key, value): (&str, String)| HeaderValueOption {
+        header: Some(HeaderValue { key: key.to_owned(), value, ..HeaderValue::default() }),
+        ..HeaderValueOption::default()
+    };
+    RateLimitResponse {
+        overall_code: code(decision.allowed).into(),
+        statuses: decision.statuses.iter().map(status).collect(),
+        response_headers_to_add: headers(decision, style).into_iter().map(header).collect(),
+        request_headers_to_add: Vec::new(),
+        dynamic_metadata: None,
+    }
+}
+
+fn code(allowed: bool) -> Code {
+    if allowed { Code::Ok } else { Code::OverLimit }
+}
+
+fn status(status: &limiter::Status) -> DescriptorStatus {
+    let Some(limit) = status.limit else {
+        // An unlimited rule has the most there is left; no rule has nothing to say.
+        let limit_remaining = if status.rule.is_some() { u32::MAX } else { 0 };
+        return DescriptorStatus { code: Code::Ok.into(), limit_remaining, ..Default::default() };
+    };
+    DescriptorStatus {
+        code: code(!status.refuses).into(),
+        current_limit: Some(current_limit(limit, status.rule.as_deref())),
+        limit_remaining: u32::try_from(remaining(status)).unwrap_or(u32::MAX),
+        // Envoy cuts fractions off, so there are none.
+        duration_until_reset: Some(WireDuration {
+            seconds: i64::try_from(reset_s(status)).unwrap_or(i64::MAX),
+            nanos: 0,
+        }),
+    }
+}
+
+fn current_limit(limit: Limit, rule: Option<&crate::rules::Rule>) -> CurrentLimit {
+    let name = rule.and_then(|rule| rule.name.as_deref()).unwrap_or_default().to_owned();
+    let requests_per_unit = u32::try_from(limit.max_requests()).unwrap_or(u32::MAX);
+    let (unit, multiplier) = unit_of(limit.window());
+    let unit_multiplier =
+        (multiplier > 1).then(|| UInt32Value { value: multiplier, ..Default::default() });
+    CurrentLimit { name, requests_per_unit, unit: unit.into(), unit_multiplier }
+}
+
+/// The longest unit that a window is a multiple of.
+fn unit_of(window: Duration) -> (Unit, u32) {
+    let whole = window.subsec_nanos() == 0;
+    let fits = |(unit, seconds): &(Unit, u64)| {
+        let multiplier = u32::try_from(window.as_secs() / seconds).ok()?;
+        (whole && window.as_secs() % seconds == 0).then_some((*unit, multiplier))
+    };
+    UNITS.iter().find_map(fits).unwrap_or((Unit::Unknown, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::google::protobuf::UInt64Value;
+    use prost::Message as _;
+
+    use super::*;
+    use crate::api::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor as wire;
+
+    fn request() -> RateLimitRequest {
+        let entry = wire::Entry { key: b"k".to_vec(), value: b"a\xff\xfe".to_vec() };
+        let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
+        RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 0 }
+    }
+
+    #[test]
+    fn hits() {
+        let own = |value| Some(UInt64Value { value, ..Default::default() });
+        let table = [
+            (0, None, false, 1),
+            (7, None, false, 7),
+            (7, own(0), false, 0),
+            (7, own(3), true, -3),
+            (0, own(u64::MAX), false, i64::MAX),
+            (0, own(u64::MAX), true, -i64::MAX),
+        ];
+        for (hits_addend, own, is_negative_hits, expected) in table {
+            let mut request = RateLimitRequest { hits_addend, ..request() };
+            request.descriptors[0].hits_addend = own;
+            request.descriptors[0].is_negative_hits = is_negative_hits;
+            assert_eq!(question(request).unwrap().descriptors[0].hits, expected);
+        }
+    }
+
+    #[test]
+    fn an_odd_byte_is_no_error() {
+        let decoded = RateLimitRequest::decode(&request().encode_to_vec()[..]).unwrap();
+        assert_eq!(question(decoded).unwrap().descriptors[0].entries[0].value, b"a\xff\xfe");
+    }
+
+    #[test]
+    fn a_bad_field_is_named() {
+        let error = |change: fn(&mut RateLimitRequest)| {
+            let mut request = request();
+            change(&mut request);
+            question(request).unwrap_err().to_string()
+        };
+        assert!(error(|wire| wire.domain.clear()).starts_with("domain: "));
+        assert!(error(|wire| wire.descriptors.clear()).starts_with("descriptors: "));
+        assert!(error(|wire| wire.descriptors[0].entries.clear()).starts_with("descriptors[0].entries"));
+        for unit in [0, 7, 77, -1] {
+            let mut request = request();
+            let limit = RateLimitOverride { requests_per_unit: 1, unit, unit_multiplier: None };
+            request.descriptors[0].limit = Some(limit);
+            let error = question(request).unwrap_err().to_string();
+            assert!(error.starts_with("descriptors[0].limit: unit"), "{error}");
+        }
+        let mut zero = request();
+        let unit_multiplier = Some(UInt32Value::default());
+        zero.descriptors[0].limit =
+            Some(RateLimitOverride { requests_per_unit: 1, unit: 1, unit_multiplier });
+        assert!(question(zero).unwrap_err().to_string().contains("at least 1ms"));
+    }
+
+    #[test]
+    fn windows_as_units() {
+        let table = [
+            (1_000, (Unit::Second, 1)),
+            (90_000, (Unit::Second, 90)),
+            (300_000, (Unit::Minute, 5)),
+            (7 * 86_400_000, (Unit::Week, 1)),
+            (30 * 86_400_000, (Unit::Month, 1)),
+            (365 * 86_400_000, (Unit::Year, 1)),
+            (250, (Unit::Unknown, 0)),
+        ];
+        for (window_ms, expected) in table {
+            assert_eq!(unit_of(Duration::from_millis(window_ms)), expected, "{window_ms}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            if let Ok(request) = RateLimitRequest::decode(&bytes[..]) {
+                let _ = question(request);
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `check`: asks a running server through either door, and shows the answers as a table.
+
+use std::time::Duration;
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+
+use super::{Failure, block_on};
+use crate::api::client::{Answer, Client, Question};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  chronosdb check                                          CheckQuota for a demo user
+  chronosdb check --user bob --api-key free --limit 100 --window 1m
+  chronosdb check --domain edge remote_address=10.0.0.1    as Envoy asks: one descriptor
+  chronosdb check --domain edge api_key=free,user_id=bob path=/login --times 3")]
+pub(super) struct Arguments {
+    /// The server to ask
+    #[arg(long, default_value = "127.0.0.1:50051", value_name = "ADDRESS:PORT or unix:PATH")]
+    target: String,
+    /// Ask Envoy's rate limit service about this domain, by its rules
+    #[arg(long, value_name = "DOMAIN", requires = "descriptors")]
+    domain: Option<String>,
+    /// Descriptors for --domain: entries joined by commas
+    #[arg(value_name = "KEY=VALUE,…", requires = "domain")]
+    descriptors: Vec<String>,
+    /// Whose quota
+    #[arg(long, default_value = "demo")]
+    user: String,
+    /// Under which key
+    #[arg(long, default_value = "demo")]
+    api_key: String,
+    /// Hits in each window; 0 together with --window 0s leaves both to the rules
+    #[arg(long, default_value_t = 3)]
+    limit: i32,
+    /// The window, in whole seconds
+    #[arg(long, default_value = "10s", value_parser = crate::duration::parse)]
+    window: Duration,
+    /// Hits that each question takes; 0 only looks
+    #[arg(long, default_value_t = 1)]
+    hits: u32,
+    /// How often to ask
+    #[arg(long, default_value_t = 5)]
+    times: u32,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let question = arguments.question()?;
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["#", "answer", "remaining", "retry after", "limit"]);
+    let asked = block_on(async {
+        let mut client = Client::connect(&arguments.target, Duration::from_secs(2)).await?;
+        for turn in 1..=arguments.times {
+            let answer = client.ask(&question).await?;
+            table.add_row(row(turn, &answer));
+        }
+        Ok(())
+    })?;
+    asked.map_err(Failure::Bad)?;
+    println!("{table}");
+    Ok(())
+}
+
+impl Arguments {
+    fn question(&self) -> Result<Question, Failure> {
+        let Some(domain) = &self.domain else {
+            let window_seconds = i32::try_from(self.window.as_secs()).ok();
+            let window_seconds = window_seconds.filter(|_| self.window.subsec_nanos() == 0);
+            return Ok(Question::Quota {
+                user_id: self.user.clone(),
+                api_key: self.api_key.clone(),
+                max_requests: self.limit,
+                window_seconds: window_seconds.ok_or_else(|| {
+                    Failure::Usage("--window: CheckQuota takes whole seconds, such as 10s".into())
+                })?,
+                hits: self.hits,
+            });
+        };
+        let descriptors = self.descriptors.iter().map(|text| super::entries(text));
+        let descriptors = descriptors.collect::<Result<_, _>>()?;
+        Ok(Question::Descriptors { domain: domain.clone(), descriptors, hits: self.hits })
+    }
+}
+
+fn row(turn: u32, answer: &Answer) -> [String; 5] {
+    let word = if answer.allowed { "allowed" } else { "refused" };
+    let wait = match (answer.allowed, answer.retry_after) {
+        (true, _) => String::new(),
+        (false, Some(wait)) => format!("{:.3} s", wait.as_secs_f64()),
+        (false, None) => "never".into(),
+    };
+    let remaining = answer.remaining.map_or_else(|| "no limit".into(), |left| left.to_string());
+    [turn.to_string(), word.into(), remaining, wait, answer.limit.clone()]
+}

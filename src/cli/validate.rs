@@ -1,0 +1,37 @@
+//! `validate`: every error of every file, for people and for CI.
+
+use std::path::PathBuf;
+
+use super::Failure;
+use crate::rules::validate::validate;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Rules files, or folders of them
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// How to report
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    /// With the line and a caret below it
+    Text,
+    /// One object, for annotations in CI
+    Json,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let report = validate(&arguments.paths);
+    match arguments.format {
+        Format::Text => println!("{report}"),
+        Format::Json => {
+            let json = serde_json::to_string_pretty(&report);
+            println!("{}", json.map_err(|error| Failure::Bad(error.to_string()))?);
+        }
+    }
+    let bad = !report.errors.is_empty();
+    if bad { Err(Failure::Bad("the rules have errors".into())) } else { Ok(()) }
+}

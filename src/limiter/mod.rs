@@ -1,0 +1,275 @@
+//! The one path: a question becomes a `Decision`. It knows neither a wire nor Redis.
+//! Rules say what to check, the L1 what is refused anyway, the store decides; where the store
+//! cannot, the policy does (`fallback.rs`).
+
+mod decision;
+mod fallback;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use futures_util::future::try_join_all;
+use tokio::time::Instant;
+
+pub use self::decision::{Decision, Source, Status};
+use self::fallback::Fallback;
+pub use self::fallback::{Settings, Undecided};
+use crate::check::{Check, OnStoreError, QuotaKey, Request};
+use crate::l1::L1;
+use crate::metrics::{ApiKeyStats, Metrics, RuleStats};
+use crate::privacy::Privacy;
+use crate::quota::{Limit, Mode, Verdict};
+use crate::rules::{Ceiling, Charge, Match, Rule, RuleSet};
+use crate::store::{AnyStore, Store as _};
+
+/// A question that brings its own limit: what `CheckQuota` asks.
+#[derive(Clone, Debug)]
+pub struct Quota {
+    /// Under which key the user is known.
+    pub api_key: String,
+    /// Whose quota.
+    pub user_id: String,
+    /// How much of it there is.
+    pub limit: Limit,
+    /// Hits to take; 0 peeks: it says whether one more hit would pass.
+    pub hits: u32,
+}
+
+/// What every worker's limiter shares.
+pub struct Shared {
+    /// The rules in use; swapped whole by a reload.
+    pub rules: Arc<ArcSwap<RuleSet>>,
+    /// Remembered refusals.
+    pub l1: L1,
+    /// Which values are secrets.
+    pub privacy: Privacy,
+    /// Where everything is counted.
+    pub metrics: Arc<Metrics>,
+    /// Who answers when the store cannot.
+    pub fallback: Fallback,
+    native: RuleStats,
+    nobody: ApiKeyStats,
+}
+
+/// The one path from a question to an answer.
+pub struct Limiter {
+    shared: Arc<Shared>,
+    store: AnyStore,
+}
+
+/// A check, and what is needed to report on it.
+struct Question {
+    check: Check,
+    rule: Option<Arc<Rule>>,
+    on_store_error: Option<OnStoreError>,
+}
+
+impl Shared {
+    /// Nothing remembered, nothing counted.
+    pub fn new(
+        rules: Arc<ArcSwap<RuleSet>>,
+        l1: L1,
+        privacy: Privacy,
+        settings: Settings,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let native = metrics.rule("native", "CheckQuota");
+        let nobody = metrics.api_key("");
+        let fallback = Fallback::new(settings, Arc::clone(&metrics));
+        Self { rules, l1, privacy, metrics, fallback, native, nobody }
+    }
+}
+
+impl Limiter {
+    /// A limiter over a store of its own; the rest is shared.
+    pub fn new(shared: Arc<Shared>, store: AnyStore) -> Self {
+        Self { shared, store }
+    }
+
+    /// What this limiter shares with the others.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Decides a request by the rules. `deadline`: the caller's own, if it has one.
+    ///
+    /// # Errors
+    /// The store could not answer, and the policy is to say so.
+    pub async fn decide(
+        &self,
+        request: &Request,
+        deadline: Option<Instant>,
+    ) -> Result<Decision, Undecided> {
+        let metrics = &self.shared.metrics;
+        let rules = self.shared.rules.load_full();
+        let Some(domain) = rules.domain(&request.domain) else {
+            metrics.unknown_domain.inc();
+            self.shared.nobody.allowed.inc();
+            let statuses = request.descriptors.iter().map(|_| Status::unlimited(None)).collect();
+            return Ok(Decision::of(statuses));
+        };
+        let mut matches = domain.matches(request, &self.shared.privacy);
+        let mut statuses: Vec<Option<Status>> = Vec::with_capacity(matches.len());
+        let mut questions = Vec::with_capacity(matches.len());
+        for (matched, descriptor) in matches.iter().zip(&request.descriptors) {
+            let status = match matched {
+                None => Some(Status::unlimited(None)),
+                Some(Match { rule, ceiling: Ceiling::Unlimited, .. }) => {
+                    Some(Status::unlimited(Some(Arc::clone(rule))))
+                }
+                Some(Match { rule, ceiling: Ceiling::Limit(limit), key, .. }) => {
+                    let (key, limit) = (key.clone(), *limit);
+                    let Rule { mode, count_denied, on_store_error, .. } = **rule;
+                    let check = Check { key, limit, hits: descriptor.hits, mode, count_denied };
+                    questions.push(Question {
+                        check,
+                        rule: Some(Arc::clone(rule)),
+                        on_store_error,
+                    });
+                    None
+                }
+            };
+            statuses.push(status);
+        }
+        let mut answers = match domain.charge {
+            Charge::Together => self.ask(questions, deadline).await?,
+            Charge::Independent => {
+                let alone = |question| self.ask(vec![question], deadline);
+                try_join_all(questions.into_iter().map(alone)).await?.concat()
+            }
+        }
+        .into_iter();
+        let statuses = statuses.into_iter().filter_map(|known| known.or_else(|| answers.next()));
+        let decision = Decision::of(statuses.collect());
+        self.count(&decision, &mut matches, &domain.name);
+        Ok(decision)
+    }
+
+    /// Decides a question that brings its own limit; the decision has one status.
+    ///
+    /// # Errors
+    /// The store could not answer, and the policy is to say so.
+    pub async fn check_quota(
+        &self,
+        quota: &Quota,
+        deadline: Option<Instant>,
+    ) -> Result<Decision, Undecided> {
+        let shared = &*self.shared;
+        let api_key = shared.privacy.shown(b"api_key", quota.api_key.as_bytes());
+        let user_id = shared.privacy.shown(b"user_id", quota.user_id.as_bytes());
+        let check = Check {
+            key: QuotaKey::of_identity(&api_key, &user_id),
+            limit: quota.limit,
+            hits: i64::from(quota.hits),
+            mode: Mode::Enforce,
+            count_denied: false,
+        };
+        let question = Question { check, rule: None, on_store_error: None };
+        let mut statuses = self.ask(vec![question], deadline).await?;
+        if let ([status], 0) = (&mut statuses[..], quota.hits) {
+            let verdict = &mut status.verdict;
+            verdict.allowed = verdict.remaining > 0;
+            verdict.retry_after = verdict.retry_after.or(Some(verdict.reset_after));
+            verdict.retry_after = verdict.retry_after.filter(|_| !verdict.allowed);
+        }
+        let decision = Decision::of(statuses);
+        let api_key = shared.metrics.api_key(&String::from_utf8_lossy(&api_key));
+        count_request(&api_key, &decision);
+        for status in &decision.statuses {
+            count_status(&shared.native, status, &decision);
+        }
+        Ok(decision)
+    }
+
+    /// Answers questions that are decided together, in order.
+    async fn ask(
+        &self,
+        questions: Vec<Question>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Status>, Undecided> {
+        if questions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let l1 = &self.shared.l1;
+        let now = Instant::now();
+        let asked = l1.asking(now);
+        let known = |question: &Question| known_refusal(l1, &question.check, now);
+        let known: Option<Vec<_>> = questions.iter().map(known).collect();
+        let answers = match known {
+            Some(known) => known,
+            None => {
+                let checks: Vec<Check> =
+                    questions.iter().map(|question| question.check.clone()).collect();
+                match self.store.acquire(&checks, deadline).await {
+                    Ok(verdicts) => {
+                        for (check, verdict) in checks.iter().zip(&verdicts) {
+                            l1.remember(check, verdict, asked);
+                        }
+                        verdicts.into_iter().map(|verdict| (verdict, Source::Store)).collect()
+                    }
+                    Err(error) => {
+                        let policies: Vec<_> =
+                            questions.iter().map(|question| question.on_store_error).collect();
+                        self.shared.fallback.answer(&checks, &policies, error).await?
+                    }
+                }
+            }
+        };
+        let status = |(question, (verdict, source)): (Question, (Verdict, Source))| Status {
+            rule: question.rule,
+            limit: Some(question.check.limit),
+            mode: question.check.mode,
+            verdict,
+            refuses: false,
+            source,
+        };
+        Ok(questions.into_iter().zip(answers).map(status).collect())
+    }
+
+    fn count(&self, decision: &Decision, matches: &mut [Option<Match>], domain: &str) {
+        let mut whose = None;
+        for (status, matched) in decision.statuses.iter().zip(matches) {
+            let Some(Match { stats, api_key, .. }) = matched else {
+                self.shared.metrics.no_rule.with_label_values(&[domain]).inc();
+                continue;
+            };
+            count_status(stats, status, decision);
+            // The one who refuses, else the first who was asked.
+            if whose.is_none() || status.refuses {
+                whose = Some(&*api_key);
+            }
+        }
+        match whose {
+            Some(api_key) => count_request(api_key, decision),
+            None => self.shared.metrics.api_key(domain).allowed.inc(),
+        }
+    }
+}
+
+/// What nobody needs to be asked about: a limit of 0, and a refusal that the L1 remembers.
+fn known_refusal(l1: &L1, check: &Check, now: Instant) -> Option<(Verdict, Source)> {
+    if check.limit.max_requests() == 0 && check.hits > 0 && !check.count_denied {
+        return Some((fallback::NEVER, Source::Rules));
+    }
+    l1.refusal(check, now).map(|verdict| (verdict, Source::L1))
+}
+
+fn count_request(api_key: &ApiKeyStats, decision: &Decision) {
+    if decision.allowed { api_key.allowed.inc() } else { api_key.denied.inc() }
+}
+
+fn count_status(stats: &RuleStats, status: &Status, decision: &Decision) {
+    if status.refuses {
+        stats.refused.inc();
+    } else if !status.verdict.allowed {
+        stats.shadow.inc();
+    } else if !decision.allowed {
+        stats.blocked.inc();
+    } else {
+        stats.allowed.inc();
+        let near = |limit: Limit| status.verdict.remaining < limit.max_requests().div_ceil(5);
+        if status.limit.is_some_and(near) {
+            stats.near_limit.inc();
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Opens the rooms, serves, and closes them in order. It decides nothing.
+//!
+//! One single-threaded runtime for each worker serves connections; the main runtime accepts and
+//! deals them out, and has everything that is not a decision: admin pages, reloads, signals.
+
+mod authority;
+mod connection;
+mod drain;
+mod listen;
+mod logging;
+mod stores;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use self::connection::Incoming;
+use self::listen::Listeners;
+use self::stores::Stores;
+use self::worker::{Job, Worker};
+use crate::admin;
+use crate::admin::readiness::{Part, Readiness};
+use crate::api;
+use crate::check::OnStoreError;
+use crate::l1::L1;
+use crate::limiter::{self, Limiter, Shared};
+use crate::metrics::Metrics;
+use crate::privacy::Privacy;
+use crate::rules::watch::Loader;
+use crate::settings::Settings;
+
+/// Between looks at things that nobody tells about: expired logs, the store's health.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// Something could not be opened: the message names it and says what to do.
+pub fn run(settings: &Settings) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(settings))
+}
+
+async fn serve(settings: &Settings) -> anyhow::Result<()> {
+    let metrics = Metrics::new();
+    let authority = authority::Watch::new(&metrics);
+    logging::start(&settings.log, &authority)?;
+    let mut signals = drain::Signals::listen()?;
+    let listeners = Listeners::open(settings).await?;
+    let loader = Loader::open(&settings.rules, Arc::clone(&metrics), Privacy::new(&settings.privacy));
+    let shared = Arc::new(shared(settings, &loader, &metrics));
+    let count = match settings.grpc.workers {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    };
+    let stores = Stores::open(settings, count, &metrics)?;
+    let readiness = Readiness::default();
+    let (stop, stopping) = watch::channel(false);
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let start = |(index, store): (usize, &_)| {
+        let job = Job {
+            limiter: Arc::new(Limiter::new(Arc::clone(&shared), Clone::clone(store))),
+            store: Clone::clone(store),
+            health: health.clone(),
+            settings: settings.clone(),
+            stopping: stopping.clone(),
+        };
+        Worker::start(index, job)
+    };
+    let workers = stores.workers.iter().enumerate().map(start);
+    let workers = workers.collect::<std::io::Result<Vec<Worker>>>()?;
+    listeners.announce(settings, &shared);
+
+    let limiter = Arc::new(Limiter::new(Arc::clone(&shared), stores.main.clone()));
+    let pages = admin::router(limiter, readiness.clone(), settings.headers.style);
+    let house = House { settings: settings.clone(), stores, shared, readiness: readiness.clone() };
+    let background = [
+        supervise("rules", move || loader.clone().run()),
+        supervise("authority", move || authority.clone().report()),
+        supervise("health", {
+            let readiness = readiness.clone();
+            move || report_health(readiness.clone(), reporter.clone())
+        }),
+        supervise("housekeeping", move || house.clone().keep()),
+        tokio::spawn(admin::serve(listeners.http, pages)),
+    ];
+    let incoming = Incoming { tcp: listeners.grpc, uds: listeners.uds };
+    let dealing = tokio::spawn(incoming.deal(workers.iter().map(Worker::inbox).collect()));
+
+    signals.next().await;
+    tracing::info!(delay = ?settings.drain.delay, "stopping: not ready any more, serving on");
+    readiness.drain();
+    tokio::select! {
+        () = drain::end(&settings.drain, dealing, stop, workers) => tracing::info!("stopped"),
+        () = signals.next() => tracing::warn!("stopped at once: a second signal came"),
+    }
+    background.iter().for_each(tokio::task::JoinHandle::abort);
+    listen::remove_uds(settings);
+    Ok(())
+}
+
+fn shared(settings: &Settings, loader: &Loader, metrics: &Arc<Metrics>) -> Shared {
+    let fallback = limiter::Settings {
+        on_error: settings.store.on_error,
+        expected_instances: settings.store.expected_instances,
+        memory: settings.store.memory.clone(),
+    };
+    let l1 = L1::new(&settings.l1, Arc::clone(metrics));
+    let privacy = Privacy::new(&settings.privacy);
+    Shared::new(loader.handle(), l1, privacy, fallback, Arc::clone(metrics))
+}
+
+/// Runs a task for ever: one that ends or panics is started again, and somebody is told.
+fn supervise<F>(
+    name: &'static str,
+    mut task: impl FnMut() -> F + Send + 'static,
+) -> tokio::task::JoinHandle<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    tokio::spawn(async move {
+        loop {
+            let ended = tokio::spawn(task()).await;
+            tracing::error!(task = name, ?ended, "a background task ended; it is started again");
+            sleep(Duration::from_secs(1)).await;
+        }
+    })
+}
+
+/// What is looked after while others serve.
+#[derive(Clone)]
+struct House {
+    settings: Settings,
+    stores: Stores,
+    shared: Arc<Shared>,
+    readiness: Readiness,
+}
+
+impl House {
+    async fn keep(self) {
+        if let crate::store::AnyStore::Redis(redis) = &self.stores.main {
+            let redis = redis.clone();
+            supervise("redis watchdog", move || redis.clone().watch());
+        }
+        loop {
+            self.readiness.set(Part::Rules, self.rules_trouble());
+            self.readiness.set(Part::Store, self.store_trouble());
+            let ready = i64::from(self.readiness.is_ready());
+            self.shared.metrics.ready.set(ready);
+            self.stores.reclaim();
+            self.shared.fallback.reclaim();
+            sleep(HOUSEKEEPING).await;
+        }
+    }
+
+    /// An empty folder is a mistake more often than a wish.
+    fn rules_trouble(&self) -> Option<String> {
+        let rules = self.shared.rules.load();
+        let Settings { rules: settings, .. } = &self.settings;
+        let expected = settings.path.exists() || settings.path != crate::rules::watch::default_path();
+        (rules.is_empty() && expected && !settings.allow_empty).then(|| {
+            format!(
+                "no rules are loaded from {}: put a *.yaml file there, or set rules.allow_empty: true",
+                settings.path.display()
+            )
+        })
+    }
+
+    fn store_trouble(&self) -> Option<String> {
+        let by_policy = self.settings.store.on_error != OnStoreError::Error;
+        self.stores.trouble().filter(|_| !by_policy)
+    }
+}
+
+/// Tells gRPC health checks what readiness says.
+async fn report_health(readiness: Readiness, reporter: HealthReporter) {
+    let mut changes = readiness.subscribe();
+    loop {
+        let ready = *changes.borrow_and_update();
+        let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in api::SERVICES.iter().copied().chain([""]) {
+            reporter.set_service_status(service, status).await;
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}

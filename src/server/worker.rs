@@ -1,0 +1,110 @@
+//! A worker: one thread, one single-threaded runtime, its own connections to the store.
+//! It serves the connections that it is dealt.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Server;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::HealthService;
+
+use super::connection::{Accepted, Connection};
+use crate::api;
+use crate::limiter::Limiter;
+use crate::settings::Settings;
+use crate::store::AnyStore;
+
+/// Streams of one connection at once; Envoy's own cap is 1,024.
+const MAX_CONCURRENT_STREAMS: u32 = 4096;
+
+/// A peer that does not answer a ping within this is gone.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// A running worker.
+pub(super) struct Worker {
+    inbox: mpsc::UnboundedSender<Accepted>,
+    thread: JoinHandle<()>,
+}
+
+/// What a worker needs to serve.
+pub(super) struct Job {
+    pub(super) limiter: Arc<Limiter>,
+    pub(super) store: AnyStore,
+    pub(super) health: HealthService,
+    pub(super) settings: Settings,
+    /// Turns true when connections are to be closed gently.
+    pub(super) stopping: watch::Receiver<bool>,
+}
+
+impl Worker {
+    /// Starts the thread.
+    pub(super) fn start(index: usize, job: Job) -> std::io::Result<Self> {
+        let (inbox, accepted) = mpsc::unbounded_channel();
+        let name = format!("worker-{index}");
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            match runtime {
+                Ok(runtime) => runtime.block_on(serve(job, accepted)),
+                Err(error) => tracing::error!(%error, "a worker could not start"),
+            }
+        })?;
+        Ok(Self { inbox, thread })
+    }
+
+    /// Where to deal connections.
+    pub(super) fn inbox(&self) -> mpsc::UnboundedSender<Accepted> {
+        self.inbox.clone()
+    }
+
+    /// Whether the worker has served its last call.
+    pub(super) fn is_done(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
+async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
+    let Job { limiter, store, health, settings, mut stopping } = job;
+    if let AnyStore::Redis(redis) = &store {
+        let redis = redis.clone();
+        super::supervise("redis watchdog", move || redis.clone().watch());
+    }
+    let connections = UnboundedReceiverStream::new(accepted).map(Connection::adopt);
+    let mut stopped = stopping.clone();
+    let stop = async move {
+        let _ = stopping.wait_for(|stop| *stop).await;
+    };
+    let serving = Server::builder()
+        .max_concurrent_streams(Some(MAX_CONCURRENT_STREAMS))
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        // No grace: with one, tonic 0.14.9 sends no GOAWAY and cuts calls that are under way.
+        .max_connection_age(spread(settings.grpc.max_connection_age))
+        .add_routes(api::routes(limiter, &settings.headers))
+        .add_service(HealthServer::new(health))
+        .serve_with_incoming_shutdown(connections, stop);
+    let patience = async {
+        let _ = stopped.wait_for(|stop| *stop).await;
+        sleep(settings.drain.timeout).await;
+    };
+    tokio::select! {
+        ended = serving => {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a worker stopped serving");
+            }
+        }
+        // A client that never reads would keep the drain waiting for ever.
+        () = patience => tracing::warn!("calls were cut: they took longer than drain.timeout"),
+    }
+}
+
+/// The age, up to a tenth less: instances that started together do not lose their connections
+/// together.
+fn spread(age: Duration) -> Duration {
+    let random = ahash::RandomState::new().hash_one(std::process::id()) % 1000;
+    age - age.mul_f64(random as f64 / 10_000.0)
+}

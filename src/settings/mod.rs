@@ -1,0 +1,214 @@
+//! All settings: each room's own, put together. One YAML file, every key with a default;
+//! file < environment < flags. It opens nothing but that file.
+
+mod sources;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::sources::SettingsError;
+use crate::check::OnStoreError;
+use crate::store::{memory, redis};
+use crate::{api, l1, privacy, rules};
+
+/// The whole of the settings file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Where decisions are asked for.
+    pub grpc: Grpc,
+    /// Where people and Prometheus look.
+    pub http: Http,
+    /// Which limits there are.
+    pub rules: rules::watch::Settings,
+    /// Where hits are counted.
+    pub store: Store,
+    /// The memory of refusals.
+    pub l1: l1::Settings,
+    /// Which headers an answer carries.
+    pub headers: api::headers::Settings,
+    /// Which values are secrets.
+    pub privacy: privacy::Settings,
+    /// How the process ends.
+    pub drain: Drain,
+    /// What it says.
+    pub log: Log,
+}
+
+/// Settings of `grpc:`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Grpc {
+    /// Address and port.
+    pub listen: SocketAddr,
+    /// A unix socket to listen on as well.
+    pub uds: Option<PathBuf>,
+    /// After this time a connection is closed gently, so that new instances get their part.
+    #[serde(with = "crate::duration")]
+    pub max_connection_age: Duration,
+    /// Single-threaded runtimes that serve connections; 0 for one on each core.
+    pub workers: usize,
+}
+
+impl Default for Grpc {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 50051)),
+            uds: None,
+            max_connection_age: Duration::from_secs(30 * 60),
+            workers: 0,
+        }
+    }
+}
+
+/// Settings of `http:`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Http {
+    /// Address and port.
+    pub listen: SocketAddr,
+}
+
+impl Default for Http {
+    fn default() -> Self {
+        Self { listen: SocketAddr::from(([127, 0, 0, 1], 8000)) }
+    }
+}
+
+/// Settings of `store:`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Store {
+    /// Which store counts.
+    pub kind: StoreKind,
+    /// Who answers when it cannot, for rules that do not say it themselves.
+    pub on_error: OnStoreError,
+    /// Into how many parts `local` divides a limit.
+    pub expected_instances: u32,
+    /// The store in this process.
+    pub memory: memory::Settings,
+    /// The store in Redis.
+    pub redis: redis::Settings,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            kind: StoreKind::Memory,
+            on_error: OnStoreError::Error,
+            expected_instances: 1,
+            memory: memory::Settings::default(),
+            redis: redis::Settings::default(),
+        }
+    }
+}
+
+/// Which store counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    /// This process alone.
+    Memory,
+    /// The fleet, together.
+    Redis,
+}
+
+/// Settings of `drain:`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Drain {
+    /// Not ready, but serving: until those who ask have noticed.
+    #[serde(with = "crate::duration")]
+    pub delay: Duration,
+    /// How long calls under way may still take.
+    #[serde(with = "crate::duration")]
+    pub timeout: Duration,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { delay: Duration::from_secs(2), timeout: Duration::from_secs(20) }
+    }
+}
+
+/// Settings of `log:`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,chronosdb::rules=debug`.
+    pub level: String,
+    /// How a line looks.
+    pub format: LogFormat,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: "info".into(), format: LogFormat::Auto }
+    }
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+impl Settings {
+    /// Reads `file`, then the environment on top of it.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its place and a remedy.
+    pub fn load(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, SettingsError> {
+        let settings = sources::read(file, environment)?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// What types cannot say.
+    fn check(&self) -> Result<(), SettingsError> {
+        let wrong = |key: &'static str, why: &'static str| Err(SettingsError::Value { key, why });
+        let redis = &self.store.redis;
+        if self.store.expected_instances == 0 {
+            return wrong("store.expected_instances", "it must be at least 1");
+        }
+        if self.store.memory.max_keys == 0 {
+            return wrong("store.memory.max_keys", "it must be at least 1");
+        }
+        if redis.timeout.is_zero() {
+            return wrong("store.redis.timeout", "it must be longer than zero, such as 15ms");
+        }
+        if redis.pool_size == 0 {
+            return wrong("store.redis.pool_size", "it must be at least 1");
+        }
+        if redis.key_prefix.contains(['{', '}']) {
+            return wrong(
+                "store.redis.key_prefix",
+                "braces would change which cluster node a key lives on: leave them out",
+            );
+        }
+        if !self.l1.enabled || !self.l1.max_ttl.is_zero() {
+            return Ok(());
+        }
+        wrong("l1.max_ttl", "it must be longer than zero; to switch the L1 off, set l1.enabled: false")
+    }
+
+    /// The settings as YAML, with secrets masked.
+    pub fn shown(&self) -> String {
+        let mut shown = self.clone();
+        shown.store.redis.url = shown.store.redis.shown_url();
+        shown.privacy.key = shown.privacy.key.map(|_| "***".into());
+        serde_yaml::to_string(&shown).unwrap_or_else(|error| format!("# {error}\n"))
+    }
+}

@@ -1,0 +1,205 @@
+//! Where settings come from: the file, and `CHRONOSDB_SECTION__KEY` variables on top of it.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::Settings;
+
+/// A variable that starts so, and has a `__` after it, is a setting.
+const PREFIX: &str = "CHRONOSDB_";
+
+/// What is wrong with the settings, and where.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file does not say what it should.
+    #[error("{}:{line}:{column}: {what}", path.display())]
+    Syntax {
+        /// Which file.
+        path: PathBuf,
+        /// Which line, from 1.
+        line: u64,
+        /// Which column, from 1.
+        column: u64,
+        /// What is wrong there.
+        what: String,
+    },
+    /// An environment variable does not say what it should.
+    #[error("environment variable {name}: {what}")]
+    Variable {
+        /// Which variable.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A value is out of range.
+    #[error("{key}: {why}")]
+    Value {
+        /// Which setting.
+        key: &'static str,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// Reads the file (if there is one) and the variables.
+pub(super) fn read(
+    file: Option<&Path>,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Result<Settings, SettingsError> {
+    let mut tree = Value::Object(Map::new());
+    if let Some(path) = file {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| SettingsError::File { path: path.to_owned(), source })?;
+        let wrong = |error| syntax(path, &error);
+        // For its positions: what comes out is made again from the tree below.
+        if !is_blank(&text) {
+            let _: Settings = serde_yaml::from_str(&text).map_err(wrong)?;
+            tree = serde_yaml::from_str(&text).map_err(wrong)?;
+        }
+    }
+    let mut variables: Vec<(String, String)> = environment
+        .into_iter()
+        .filter(|(name, _)| name.strip_prefix(PREFIX).is_some_and(|rest| rest.contains("__")))
+        .collect();
+    variables.sort();
+    for (name, text) in variables {
+        let value = serde_yaml::from_str(&text).unwrap_or(Value::String(text));
+        let keys: Vec<String> =
+            name[PREFIX.len()..].split("__").map(str::to_ascii_lowercase).collect();
+        let before = tree.clone();
+        let wrong = |what: String| SettingsError::Variable { name: name.clone(), what };
+        set(&mut tree, &keys, value.clone()).map_err(wrong)?;
+        // A value that looks like a number may be meant as text, such as a password.
+        if let Err(error) = serde_json::from_value::<Settings>(tree.clone()) {
+            tree = before;
+            let as_text = Value::String(value.to_string());
+            set(&mut tree, &keys, as_text).map_err(wrong)?;
+            let retried = serde_json::from_value::<Settings>(tree.clone());
+            retried.map_err(|_| wrong(with_near_miss(&error.to_string())))?;
+        }
+    }
+    serde_json::from_value(tree)
+        .map_err(|error| SettingsError::Variable { name: PREFIX.into(), what: error.to_string() })
+}
+
+fn is_blank(text: &str) -> bool {
+    text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
+}
+
+fn set(tree: &mut Value, keys: &[String], value: Value) -> Result<(), String> {
+    let Some((key, rest)) = keys.split_first() else {
+        *tree = value;
+        return Ok(());
+    };
+    if tree.is_null() {
+        *tree = Value::Object(Map::new());
+    }
+    let Some(section) = tree.as_object_mut() else {
+        return Err(format!("`{key}` stands below a setting that has no parts"));
+    };
+    set(section.entry(key.as_str()).or_insert(Value::Null), rest, value)
+}
+
+fn syntax(path: &Path, error: &serde_yaml::Error) -> SettingsError {
+    let (line, column) =
+        error.location().map_or((1, 1), |place| (place.line() as u64, place.column() as u64));
+    let text = error.to_string();
+    // The parser shows the place and the line below its message; the place stands in front here.
+    let first = text.lines().next().unwrap_or(&text);
+    let what = first.strip_prefix("error: ").unwrap_or(first);
+    let what = what.find(" at line ").map_or(what, |end| &what[..end]);
+    let what = what.strip_prefix(&format!("line {line} column {column}: ")).unwrap_or(what);
+    SettingsError::Syntax { path: path.to_owned(), line, column, what: with_near_miss(what) }
+}
+
+/// Adds "did you mean" to serde's "unknown field `x`, expected one of `y`, `z`".
+fn with_near_miss(what: &str) -> String {
+    let mut quoted = what.split('`').skip(1).step_by(2);
+    let Some(wrong) = quoted.next().filter(|_| what.contains("unknown field")) else {
+        return what.to_owned();
+    };
+    let near = quoted
+        .map(|known| (strsim::damerau_levenshtein(wrong, known), known))
+        .filter(|(distance, _)| *distance <= 3)
+        .min();
+    match near {
+        Some((_, known)) => format!("unknown key `{wrong}`: did you mean `{known}`?"),
+        None => what.replace("unknown field", "unknown key"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn load(text: &str, environment: &[(&str, &str)]) -> Result<Settings, String> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        let environment =
+            environment.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        let name = file.path().display().to_string();
+        Settings::load(Some(file.path()), environment)
+            .map_err(|error| error.to_string().replace(&name, "c.yaml"))
+    }
+
+    #[test]
+    fn file_then_environment() {
+        let settings = load(
+            "store: { kind: redis, redis: { timeout: 20ms } }\n",
+            &[
+                ("CHRONOSDB_STORE__REDIS__URL", "redis://other:1"),
+                ("CHRONOSDB_STORE__EXPECTED_INSTANCES", "3"),
+                ("CHRONOSDB_PRIVACY__KEY", "12345"),
+                ("CHRONOSDB_PRIVACY__FINGERPRINT", "[api_key, cookie]"),
+                ("CHRONOSDB_SERVICE_HOST", "ignored"),
+            ],
+        )
+        .unwrap();
+        assert_eq!(settings.store.redis.url, "redis://other:1");
+        assert_eq!(settings.store.redis.timeout.as_millis(), 20);
+        assert_eq!(settings.store.expected_instances, 3);
+        assert_eq!(settings.privacy.key.as_deref(), Some("12345"));
+        assert_eq!(settings.privacy.fingerprint, ["api_key", "cookie"]);
+        assert_eq!(load("", &[]).unwrap(), Settings::default());
+        assert_eq!(load("# nothing\n", &[]).unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let table = [
+            ("stroe: {}\n", "c.yaml:1:1: unknown key `stroe`: did you mean `store`?"),
+            ("store:\n  redis:\n    pol_size: 3\n", "c.yaml:3:5: unknown key `pol_size`: did you mean `pool_size`?"),
+            ("store:\n  redis:\n    timeout: 15\n", "c.yaml:3:14: "),
+            ("store: { expected_instances: 0 }\n", "store.expected_instances: it must be at least 1"),
+            ("store: { redis: { key_prefix: \"{a}\" } }\n", "store.redis.key_prefix: braces"),
+        ];
+        for (text, expected) in table {
+            let error = load(text, &[]).unwrap_err();
+            assert!(error.starts_with(expected), "{text:?}: {error}");
+        }
+        let error = load("", &[("CHRONOSDB_STORE__KINDD", "redis")]).unwrap_err();
+        assert_eq!(
+            error,
+            "environment variable CHRONOSDB_STORE__KINDD: unknown key `kindd`: did you mean `kind`?"
+        );
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let text = "store: { redis: { url: \"redis://u:hunter2@h:1\" } }\nprivacy: { key: hunter3 }\n";
+        let shown = load(text, &[]).unwrap().shown();
+        assert!(shown.contains("redis://***@h:1") && !shown.contains("hunter"), "{shown}");
+        assert!(serde_yaml::from_str::<Settings>(&shown).is_ok(), "{shown}");
+    }
+}

@@ -1,0 +1,149 @@
+//! The script's language: checks to arguments, its reply to verdicts. One run is one command.
+
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, RedisResult, Value};
+use tokio::sync::Mutex;
+
+use super::dial::Link;
+use super::fault::store_error;
+use crate::check::Check;
+use crate::quota::sliding_log::SCRIPT;
+use crate::quota::{Mode, Verdict};
+use crate::store::StoreError;
+
+/// The sliding log, ready to be run.
+pub(super) struct Script {
+    sha: String,
+    key_prefix: Vec<u8>,
+    /// Held while the script is sent whole: once is enough for all who find it missing.
+    loading: Mutex<()>,
+}
+
+/// What a run answered: for each check, or for each of the equal asks of one check.
+pub(super) struct Answer {
+    replies: Vec<Reply>,
+}
+
+#[derive(Clone, Copy)]
+struct Reply {
+    granted: usize,
+    remaining: u64,
+    retry_us: i64,
+    reset_us: u64,
+}
+
+impl Script {
+    pub(super) fn new(key_prefix: &str) -> Self {
+        let sha = redis::Script::new(SCRIPT).get_hash().to_owned();
+        Self { sha, key_prefix: key_prefix.as_bytes().to_vec(), loading: Mutex::default() }
+    }
+
+    /// Runs once; sends again only when Redis says that it did not run.
+    pub(super) async fn run(
+        &self,
+        link: &mut Link,
+        checks: &[Check],
+        times: usize,
+    ) -> Result<Answer, StoreError> {
+        let by_hash = self.command("EVALSHA", &self.sha, checks, times);
+        let mut reply = query(link, &by_hash).await;
+        if is_missing(&reply) {
+            let _loading = self.loading.lock().await;
+            reply = query(link, &by_hash).await;
+            if is_missing(&reply) {
+                reply = query(link, &self.command("EVAL", SCRIPT, checks, times)).await;
+            }
+        }
+        let integers = reply.map_err(|error| store_error(&error))?;
+        let odd = || StoreError::Misconfigured(format!("the script answered {integers:?}"));
+        let replies: Option<Vec<Reply>> = integers.chunks(4).map(Reply::read).collect();
+        let replies = replies.filter(|replies| replies.len() == checks.len()).ok_or_else(odd)?;
+        Ok(Answer { replies })
+    }
+
+    fn command(&self, verb: &str, script: &str, checks: &[Check], times: usize) -> Cmd {
+        let mut command =
+            Cmd::with_capacity(3 + checks.len() * 7, script.len() + checks.len() * 128);
+        command.arg(verb).arg(script).arg(checks.len());
+        let mut key = Vec::with_capacity(128);
+        for check in checks {
+            key.clear();
+            self.write_key(&mut key, check);
+            command.arg(&key[..]);
+        }
+        for check in checks {
+            let mode = match check.mode {
+                Mode::Enforce => 0,
+                Mode::Shadow => 1,
+                Mode::Quota => 2,
+            };
+            command
+                .arg(check.limit.max_requests())
+                .arg(check.limit.window_us())
+                .arg(check.hits)
+                .arg(times)
+                .arg(mode)
+                .arg(u8::from(check.count_denied));
+        }
+        command
+    }
+
+    /// `<prefix>{<whose>}:<window in ms>`; the braces keep one identity's windows on one node.
+    fn write_key(&self, key: &mut Vec<u8>, check: &Check) {
+        key.extend_from_slice(&self.key_prefix);
+        key.push(b'{');
+        key.extend_from_slice(check.key.as_bytes());
+        key.extend_from_slice(b"}:");
+        key.extend_from_slice(check.limit.window_ms().to_string().as_bytes());
+    }
+}
+
+impl Answer {
+    /// One verdict for each check.
+    pub(super) fn verdicts(&self) -> Vec<Verdict> {
+        self.replies.iter().map(|reply| reply.verdict(reply.granted > 0, 0)).collect()
+    }
+
+    /// One verdict for each of `times` equal asks of `hits`: the first ones were granted.
+    pub(super) fn shares(&self, times: usize, hits: u64) -> impl Iterator<Item = Verdict> {
+        let reply = self.replies.first().copied();
+        (0..times).filter_map(move |turn| {
+            let reply = reply?;
+            let later = reply.granted.saturating_sub(turn + 1) as u64;
+            Some(reply.verdict(turn < reply.granted, later * hits))
+        })
+    }
+}
+
+impl Reply {
+    fn read(integers: &[i64]) -> Option<Self> {
+        let &[granted, remaining, retry_us, reset_us] = integers else { return None };
+        Some(Self {
+            granted: usize::try_from(granted).ok()?,
+            remaining: u64::try_from(remaining).ok()?,
+            retry_us,
+            reset_us: u64::try_from(reset_us).ok()?,
+        })
+    }
+
+    /// `taken_later`: hits that equal asks took after this one.
+    fn verdict(&self, allowed: bool, taken_later: u64) -> Verdict {
+        let wait = u64::try_from(self.retry_us).ok().map(Duration::from_micros);
+        Verdict {
+            allowed,
+            remaining: self.remaining + taken_later,
+            retry_after: wait.filter(|_| !allowed),
+            reset_after: Duration::from_micros(self.reset_us),
+        }
+    }
+}
+
+async fn query(link: &mut Link, command: &Cmd) -> RedisResult<Vec<i64>> {
+    let reply: Value = command.query_async(&mut link.connection).await?;
+    redis::from_redis_value(reply).map_err(RedisError::from)
+}
+
+fn is_missing(reply: &RedisResult<Vec<i64>>) -> bool {
+    reply.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT"))
+}
