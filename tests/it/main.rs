@@ -4,5 +4,6 @@ mod cases;
 mod harness;
 mod laws;
 mod redis_facts;
+mod tidy;
 mod twins;
 
