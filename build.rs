@@ -15,6 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     entries_are_bytes(&mut descriptors);
     tonic_prost_build::configure()
+        // Their types come from envoy-types too, by the extern path below.
+        .compile_well_known_types(true)
         .extern_path(".envoy.config.core.v3", "::envoy_types::pb::envoy::config::core::v3")
         .extern_path(".google.protobuf", "::envoy_types::pb::google::protobuf")
         .compile_fds(descriptors)?;

@@ -28,9 +28,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         settings.rules.path.clone_from(path);
     }
     let privacy = Privacy::new(&settings.privacy);
-    let loader = Loader::open(&settings.rules, Metrics::new(), privacy.clone());
+    let loader = Loader::open(settings.rules, Metrics::new(), privacy.clone());
     let entries = super::entries(&arguments.entries.join(","))?;
-    let rules = loader.handle().load_full();
+    let rules = loader.rules().load_full();
     for problem in rules.problems() {
         eprintln!("{problem}");
     }

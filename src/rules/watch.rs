@@ -40,6 +40,7 @@ impl Default for Settings {
 }
 
 /// Keeps a `RuleSet` as its files are.
+#[derive(Clone)]
 pub struct Loader {
     pub(super) settings: Settings,
     metrics: Arc<Metrics>,

@@ -32,8 +32,11 @@ impl Listeners {
             StoreKind::Redis => settings.store.redis.shown_url(),
         };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %store, "chronosdb starts");
-        for domain in shared.rules.load().summary() {
-            tracing::info!(domain = %domain.name, rules = domain.rules, "rules loaded");
+        let rules = shared.rules.load();
+        for domain in rules.domains() {
+            let files: Vec<&str> = domain.files().iter().map(|file| &**file).collect();
+            let (rules, files) = (domain.rules().len(), files.join(", "));
+            tracing::info!(domain = %domain.name, rules, files, "rules loaded");
         }
         if let Ok(address) = self.http.local_addr() {
             tracing::info!(%address, "HTTP: /metrics /readyz /rules /explain /json");

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tonic_health::ServingStatus;
-use tonic_health::server::HealthReporter;
+use tonic_health::server::{HealthReporter, HealthService};
 
 use self::connection::Incoming;
 use self::listen::Listeners;
@@ -52,7 +52,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     logging::start(&settings.log, &authority)?;
     let mut signals = drain::Signals::listen()?;
     let listeners = Listeners::open(settings).await?;
-    let loader = Loader::open(&settings.rules, Arc::clone(&metrics), Privacy::new(&settings.privacy));
+    let loader = Loader::open(settings.rules.clone(), Arc::clone(&metrics), Privacy::new(&settings.privacy));
     let shared = Arc::new(shared(settings, &loader, &metrics));
     let count = match settings.grpc.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -61,12 +61,12 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     let stores = Stores::open(settings, count, &metrics)?;
     let readiness = Readiness::default();
     let (stop, stopping) = watch::channel(false);
-    let (reporter, health) = tonic_health::server::health_reporter();
+    let reporter = HealthReporter::new();
     let start = |(index, store): (usize, &_)| {
         let job = Job {
             limiter: Arc::new(Limiter::new(Arc::clone(&shared), Clone::clone(store))),
             store: Clone::clone(store),
-            health: health.clone(),
+            health: HealthService::from_health_reporter(reporter.clone()),
             settings: settings.clone(),
             stopping: stopping.clone(),
         };
@@ -112,7 +112,7 @@ fn shared(settings: &Settings, loader: &Loader, metrics: &Arc<Metrics>) -> Share
     };
     let l1 = L1::new(&settings.l1, Arc::clone(metrics));
     let privacy = Privacy::new(&settings.privacy);
-    Shared::new(loader.handle(), l1, privacy, fallback, Arc::clone(metrics))
+    Shared::new(loader.rules(), l1, privacy, fallback, Arc::clone(metrics))
 }
 
 /// Runs a task for ever: one that ends or panics is started again, and somebody is told.
@@ -162,7 +162,7 @@ impl House {
     fn rules_trouble(&self) -> Option<String> {
         let rules = self.shared.rules.load();
         let Settings { rules: settings, .. } = &self.settings;
-        let expected = settings.path.exists() || settings.path != crate::rules::watch::default_path();
+        let expected = settings.path.exists() || settings.path != crate::rules::watch::Settings::default().path;
         (rules.is_empty() && expected && !settings.allow_empty).then(|| {
             format!(
                 "no rules are loaded from {}: put a *.yaml file there, or set rules.allow_empty: true",
