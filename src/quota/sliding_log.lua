@@ -102,13 +102,20 @@ local function rebase(log)
   return open(log.key, log.window)
 end
 
+-- Whether two times, the earlier first, fall into one of the 1,024 slices of the window. Exact:
+-- a division of these numbers would round across the border.
+local function same_slice(log, earlier, later)
+  local slice = log.window / 1024
+  return later - earlier + math.fmod(earlier, slice) < slice
+end
+
 -- Entries of one slice become one, dated at its newest hit.
-local function compact(log, slice)
+local function compact(log)
   local entries = call('ZRANGE', log.key, 0, -1)
   local last, last_at, last_before = nil, -1, 0
   for _, entry in ipairs(entries) do
     local at, before, after = unpack_entry(ENTRY, entry)
-    if last and floor(last_at / slice) == floor(at / slice) then
+    if last and same_slice(log, last_at, at) then
       call('ZREM', log.key, last, entry)
       before, entry = last_before, write(log, at, last_before, after)
     end
@@ -118,16 +125,16 @@ end
 
 local function take(log, hits)
   if log.after + hits > MAX_HITS then log = rebase(log) end
-  local card = log.used >= MAX_ENTRIES and call('ZCARD', log.key) or 0
-  local slice = log.window / 1024
-  if card >= MAX_ENTRIES and floor(log.newest_at / slice) == floor(now / slice) then
+  -- What has left the window does not count, or it would make live entries merge early.
+  local live = log.used >= MAX_ENTRIES and call('ZCOUNT', log.key, log.cutoff + 1, '+inf') or 0
+  if live >= MAX_ENTRIES and same_slice(log, log.newest_at, now) then
     write(log, now, log.newest_before, log.after + hits)
     call('ZREM', log.key, log.newest)
   else
     write(log, now, log.after, log.after + hits)
   end
   call('ZREMRANGEBYSCORE', log.key, '-inf', log.cutoff)
-  if card >= COMPACT_AT then compact(log, slice) end
+  if live >= COMPACT_AT then compact(log) end
   -- One expiry serves all entries of a grain: it is set that much later than needed.
   if log.used == 0 or floor(log.newest_at / log.grain) ~= floor(now / log.grain) then expire(log) end
   return open(log.key, log.window)
@@ -165,6 +172,7 @@ end
 
 -- Time until `need` of the hits in the window have left it.
 local function leave(log, need)
+  if need <= 0 then return 1 end
   local at = log.oldest_at
   if log.used > 0 and need > log.oldest_after - log.before then
     local rank = find(log, need - 1)

@@ -132,6 +132,9 @@ impl Log {
 
     /// Time until `need` of the hits in the window have left it.
     fn leave(&self, need: u64, window_us: u64, now_us: u64) -> Duration {
+        if need == 0 {
+            return Duration::ZERO;
+        }
         let mut left = 0;
         let last = self.entries.iter().find(|entry| {
             left += entry.hits;

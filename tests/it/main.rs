@@ -1,1 +1,9 @@
+//! Whole paths, driven through the real things: a real redis-server, a real Envoy, the binary.
+
+mod cases;
+mod harness;
+mod laws;
+mod redis_facts;
 mod rules;
+mod tidy;
+mod twins;

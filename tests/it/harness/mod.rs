@@ -1,0 +1,42 @@
+//! The real things that tests drive: Redis with a clock of its own, the service, Envoy.
+
+pub(crate) mod clock;
+pub(crate) mod counters;
+pub(crate) mod oracle;
+pub(crate) mod random;
+pub(crate) mod redis;
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// How long a process may take to come up or to go down.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A loopback port that nobody listens on.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Asks until the answer is yes.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A tool that `tests/run` installs and names in the environment, or the one on the PATH.
+pub(crate) fn tool(variable: &str, default: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| default.to_owned())
+}
+
+/// A signal to a process that this test started: `KILL`, `STOP`, `CONT`, `TERM`.
+pub(crate) fn signal(child: &Child, name: &str) {
+    let id = child.id().to_string();
+    let status = Command::new("/bin/sh").args(["-c", "kill -s \"$0\" \"$1\"", name, &id]).status();
+    assert!(status.unwrap().success(), "kill -s {name} {id}");
+}

@@ -1,0 +1,98 @@
+//! A real redis-server on a free loopback port, with a wall clock that the test sets.
+
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::clock::Clock;
+use super::{free_port, signal, tool, wait_until};
+
+/// Runs until dropped.
+pub(crate) struct Redis {
+    /// Its wall clock.
+    pub(crate) clock: Clock,
+    port: u16,
+    args: Vec<String>,
+    process: Child,
+    folder: TempDir,
+}
+
+impl Redis {
+    /// Persistence off, nothing special.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With more command line arguments.
+    pub(crate) fn start_with(args: &[&str]) -> Self {
+        let folder = TempDir::new().unwrap();
+        let clock = Clock::new(&folder.path().join("clock"));
+        let args = args.iter().map(|&arg| arg.to_owned()).collect::<Vec<_>>();
+        let port = free_port();
+        let process = spawn(port, &args, &clock, &folder);
+        let redis = Self { clock, port, args, process, folder };
+        redis.wait_for_ping();
+        redis
+    }
+
+    /// What goes into `store.redis.url`.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// A connection of the test's own.
+    pub(crate) fn connect(&self) -> redis::Connection {
+        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+    }
+
+    /// `kill -9`: nothing is saved, nothing is said.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Comes back on the same port, with the same arguments and clock.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.process = spawn(self.port, &self.args, &self.clock, &self.folder);
+        self.wait_for_ping();
+    }
+
+    /// Accepts connections and answers nothing, until [`Redis::thaw`].
+    pub(crate) fn freeze(&self) {
+        signal(&self.process, "STOP");
+    }
+
+    /// Ends a freeze.
+    pub(crate) fn thaw(&self) {
+        signal(&self.process, "CONT");
+    }
+
+    fn wait_for_ping(&self) {
+        let client = redis::Client::open(self.url()).unwrap();
+        wait_until("redis-server answers PING", || {
+            client.get_connection().is_ok_and(|mut connection| {
+                redis::cmd("PING").query::<String>(&mut connection).is_ok()
+            })
+        });
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(port: u16, args: &[String], clock: &Clock, folder: &TempDir) -> Child {
+    let mut command = Command::new(tool("CHRONOSDB_TEST_REDIS", "redis-server"));
+    command
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
+        .args(["--dir".as_ref(), folder.path().as_os_str()])
+        .args(["--enable-debug-command", "yes"])
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    clock.rule_over(&mut command);
+    command.spawn().expect("redis-server is missing: run tests/run, which installs it")
+}
