@@ -280,10 +280,13 @@ fn registered<M: prometheus::core::Collector + Clone + 'static>(
     metric
 }
 
+/// Makes the child of these label values.
+type Make<C> = Box<dyn Fn(&[&str]) -> C + Send + Sync>;
+
 /// Children by label values, at most [`MAX_LABEL_VALUES`]; the last label of the rest is `other`.
 struct Capped<C> {
     children: RwLock<HashMap<String, C>>,
-    make: Box<dyn Fn(&[&str]) -> C + Send + Sync>,
+    make: Make<C>,
 }
 
 impl<C: Clone> Capped<C> {

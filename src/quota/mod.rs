@@ -37,7 +37,7 @@ impl Limit {
         if window > MAX_WINDOW {
             return Err("a window must be at most 3650 days");
         }
-        if window.subsec_nanos() % 1_000_000 != 0 {
+        if !window.subsec_nanos().is_multiple_of(1_000_000) {
             return Err("a window must be a whole number of milliseconds");
         }
         Ok(Self { max_requests, window_ms: u64::try_from(window.as_millis()).unwrap_or(u64::MAX) })

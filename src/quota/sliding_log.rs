@@ -154,33 +154,53 @@ fn slice(at_us: u64, window_us: u64) -> u64 {
 /// Decides the asks of one request together, in order, and takes what was granted.
 /// The logs must have been advanced to `now_us`.
 pub fn decide(logs: &mut [Log], asks: &[Ask], now_us: u64) -> Vec<Verdict> {
-    let (granted, refused) = grant(logs, asks);
-    for (ask, grant) in asks.iter().zip(&granted) {
-        let log = &mut logs[ask.log];
-        let passes = grant.allowed && !refused;
-        if ask.hits > 0 && (passes || ask.count_denied) {
-            let hits = ask.hits.unsigned_abs().min(MAX_HITS - log.used);
-            log.take(hits, ask.limit.window_us(), now_us);
-        } else if ask.hits < 0 && passes {
-            log.give_back(ask.hits.unsigned_abs());
-        }
+    let (grants, refused) = grant(logs, asks);
+    for (ask, grant) in asks.iter().zip(&grants) {
+        ask.commit(&mut logs[ask.log], grant.allowed && !refused, now_us);
     }
     let verdict = |(ask, grant): (&Ask, &Grant)| {
-        let log = &logs[ask.log];
-        let (limit, window_us) = (ask.limit.max_requests(), ask.limit.window_us());
+        let before = if refused { grant.before } else { 0 };
+        ask.verdict(&logs[ask.log], grant.allowed, before, now_us)
+    };
+    asks.iter().zip(&grants).map(verdict).collect()
+}
+
+/// [`decide`] for one ask: in shadow mode too, what does not fit takes nothing.
+pub fn decide_alone(log: &mut Log, ask: &Ask, now_us: u64) -> Verdict {
+    let allowed = ask.fits(log, 0);
+    ask.commit(log, allowed, now_us);
+    ask.verdict(log, allowed, 0, now_us)
+}
+
+impl Ask {
+    /// `before`: hits that the request wants of the same log before this ask.
+    fn fits(&self, log: &Log, before: u64) -> bool {
+        let hits = self.hits.max(0).unsigned_abs();
+        let used = before.checked_add(log.used).and_then(|used| used.checked_add(hits));
+        self.hits < 0 || used.is_some_and(|used| used <= self.limit.max_requests())
+    }
+
+    fn commit(&self, log: &mut Log, passes: bool, now_us: u64) {
+        if self.hits > 0 && (passes || self.count_denied) {
+            let hits = self.hits.unsigned_abs().min(MAX_HITS - log.used);
+            log.take(hits, self.limit.window_us(), now_us);
+        } else if self.hits < 0 && passes {
+            log.give_back(self.hits.unsigned_abs());
+        }
+    }
+
+    fn verdict(&self, log: &Log, allowed: bool, before: u64, now_us: u64) -> Verdict {
+        let (limit, window_us) = (self.limit.max_requests(), self.limit.window_us());
         // What was refused waits for room beside what the same request asked for before it.
-        let asked = ask.hits.max(0).unsigned_abs() + if refused { grant.before } else { 0 };
-        let retry_after = (!grant.allowed && asked <= limit)
-            .then(|| log.leave((log.used + asked).saturating_sub(limit), window_us, now_us))
-            .map(|wait| wait.max(SOONEST));
+        let asked = self.hits.max(0).unsigned_abs() + before;
+        let wait = || log.leave((log.used + asked).saturating_sub(limit), window_us, now_us);
         Verdict {
-            allowed: grant.allowed,
+            allowed,
             remaining: limit.saturating_sub(log.used),
-            retry_after,
+            retry_after: (!allowed && asked <= limit).then(|| wait().max(SOONEST)),
             reset_after: log.leave(1, window_us, now_us),
         }
-    };
-    asks.iter().zip(&granted).map(verdict).collect()
+    }
 }
 
 /// Whether an ask fits, and the hits that the request wants of the same log before it.
@@ -196,14 +216,9 @@ fn grant(logs: &[Log], asks: &[Ask]) -> (Vec<Grant>, bool) {
     let mut granted = Vec::with_capacity(asks.len());
     for ask in asks {
         let before = pending[ask.log];
-        let hits = ask.hits.max(0).unsigned_abs();
-        let fits = before
-            .checked_add(logs[ask.log].used)
-            .and_then(|used| used.checked_add(hits))
-            .is_some_and(|used| used <= ask.limit.max_requests());
-        let allowed = fits || ask.hits < 0;
+        let allowed = ask.fits(&logs[ask.log], before);
         if allowed {
-            pending[ask.log] += hits;
+            pending[ask.log] += ask.hits.max(0).unsigned_abs();
         }
         quotas += u32::from(ask.mode == Mode::Quota);
         match ask.mode {
