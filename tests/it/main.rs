@@ -4,6 +4,6 @@ mod cases;
 mod harness;
 mod laws;
 mod redis_facts;
+mod serving;
 mod tidy;
 mod twins;
-
