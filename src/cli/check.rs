@@ -9,6 +9,7 @@ use super::{Failure, block_on};
 use crate::api::client::{Answer, Client, Question};
 
 #[derive(clap::Args)]
+#[group(skip)]
 #[command(after_help = "\
 Examples:
   chronosdb check                                          CheckQuota for a demo user

@@ -9,6 +9,7 @@ use crate::rules::explain::explain;
 use crate::rules::watch::Loader;
 
 #[derive(clap::Args)]
+#[group(skip)]
 pub(super) struct Arguments {
     #[command(flatten)]
     config: Config,

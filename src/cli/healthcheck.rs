@@ -6,6 +6,7 @@ use super::{Config, Failure, block_on};
 use crate::api::client::Client;
 
 #[derive(clap::Args)]
+#[group(skip)]
 pub(super) struct Arguments {
     #[command(flatten)]
     config: Config,

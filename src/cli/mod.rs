@@ -88,6 +88,7 @@ pub fn run() -> ExitCode {
 
 /// `--config`, where a command needs settings.
 #[derive(clap::Args)]
+#[group(skip)]
 struct Config {
     /// The settings file (every key has a default)
     #[arg(long, value_name = "FILE", env = "CHRONOSDB_CONFIG")]
@@ -124,4 +125,23 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
         address.set_ip(loopback);
     }
     address
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_table_of_commands_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn entries_are_keys_and_values() {
+        let good = entries("a=b,c=d=e").ok().unwrap();
+        assert_eq!(good, [Entry::new("a", "b"), Entry::new("c", "d=e")]);
+        assert!(entries("a").is_err() && entries("=b").is_err() && entries("a=b,").is_err());
+    }
 }

@@ -8,6 +8,7 @@ use crate::server;
 use crate::settings::{Settings, StoreKind};
 
 #[derive(clap::Args)]
+#[group(skip)]
 pub(super) struct Arguments {
     #[command(flatten)]
     config: Config,

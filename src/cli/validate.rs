@@ -6,6 +6,7 @@ use super::Failure;
 use crate::rules::validate::validate;
 
 #[derive(clap::Args)]
+#[group(skip)]
 pub(super) struct Arguments {
     /// Rules files, or folders of them
     #[arg(required = true, value_name = "PATH")]

@@ -42,6 +42,8 @@ pub struct Diagnostic {
     pub width: usize,
     /// What to do about it.
     pub remedy: Option<String>,
+    /// What it led to: which rules are in use instead.
+    pub consequence: Option<String>,
 }
 
 /// A place in a file.
@@ -106,6 +108,7 @@ impl Source {
             snippet,
             width: (at.width as usize).max(1),
             remedy,
+            consequence: None,
         }
     }
 }
@@ -122,6 +125,7 @@ impl Diagnostic {
             snippet: String::new(),
             width: 1,
             remedy: None,
+            consequence: None,
         }
     }
 
@@ -157,8 +161,8 @@ impl fmt::Display for Diagnostic {
                 write!(f, "\n {number} | {}...", self.snippet)?;
             }
         }
-        if let Some(remedy) = &self.remedy {
-            write!(f, "\n   = {remedy}")?;
+        for note in self.remedy.iter().chain(&self.consequence) {
+            write!(f, "\n   = {note}")?;
         }
         Ok(())
     }

@@ -86,6 +86,8 @@ const ACCEPTED_ANYWHERE: [&str; 16] = [
 pub(super) struct Reader {
     pub source: Arc<Source>,
     pub problems: Vec<Diagnostic>,
+    /// How many of those are errors.
+    errors: usize,
 }
 
 /// The fields of a block; those without a value count as absent.
@@ -114,10 +116,11 @@ impl<'n> Fields<'n> {
 
 impl Reader {
     pub(super) fn new(source: Arc<Source>) -> Self {
-        Self { source, problems: Vec::new() }
+        Self { source, problems: Vec::new(), errors: 0 }
     }
 
     pub(super) fn error(&mut self, at: At, message: impl Into<String>, remedy: Option<String>) {
+        self.errors += 1;
         self.problems.push(self.source.diagnostic(at, Severity::Error, message, remedy));
     }
 
@@ -126,7 +129,7 @@ impl Reader {
     }
 
     pub(super) fn errors(&self) -> usize {
-        self.problems.iter().filter(|problem| problem.is_error()).count()
+        self.errors
     }
 
     /// The fields of a block whose keys were checked; `None` when it is no block, which the

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ahash::AHashMap;
 
@@ -95,7 +96,8 @@ impl Lint<'_> {
         if limit.max_requests() > EXACT_HITS {
             let file = entry.place.source.name();
             if self.coarse_files.insert(Arc::clone(file)) {
-                let late = duration::text(limit.window() / 1024);
+                let late =
+                    duration::text(Duration::from_millis(limit.window_ms().div_ceil(EXACT_HITS)));
                 let message = format!(
                     "a limit above {EXACT_HITS} is exact in its number, but hits may be freed up to window/1024 late ({late} here)"
                 );

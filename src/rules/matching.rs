@@ -150,3 +150,234 @@ fn live_label(parts: &[LabelPart], entries: &[Entry], privacy: &Privacy) -> Stri
     };
     parts.iter().zip(entries).map(text).collect::<Vec<_>>().join(",")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::privacy::Settings;
+    use crate::rules::RuleSet;
+
+    /// Rules by `path: flags`, where a path is `key=value > key`; each has the limit of its place
+    /// in the list, from 1, per minute.
+    struct Case {
+        rules: RuleSet,
+        metrics: Arc<Metrics>,
+        privacy: Privacy,
+    }
+
+    impl Case {
+        fn new(descriptors: &str) -> Self {
+            let text = format!("domain: d\ndescriptors:\n{descriptors}");
+            let settings = Settings { key: Some("k".into()), ..Settings::default() };
+            let (metrics, privacy) = (Metrics::new(), Privacy::new(&settings));
+            let rules = RuleSet::from_text(&text, &metrics, &privacy);
+            let rules = rules.unwrap_or_else(|problems| panic!("{}", problems[0]));
+            Self { rules, metrics, privacy }
+        }
+
+        fn matches(&self, descriptors: Vec<Descriptor>) -> Vec<Option<Match>> {
+            let request = Request { domain: "d".into(), descriptors };
+            self.rules.domain("d").unwrap().matches(&request, &self.privacy)
+        }
+
+        fn one(&self, path: &str) -> Option<Match> {
+            self.matches(vec![descriptor(path)]).pop().unwrap()
+        }
+
+        /// The limit that a path is held to.
+        fn limit(&self, path: &str) -> Option<u64> {
+            self.one(path).map(|found| found.ceiling.limit().map_or(u64::MAX, Limit::max_requests))
+        }
+
+        /// The label that a path is counted under.
+        fn label(&self, path: &str) -> String {
+            let found = self.one(path).unwrap();
+            found.stats.allowed.inc_by(777);
+            let page = String::from_utf8(self.metrics.render()).unwrap();
+            let line = page.lines().find(|line| line.ends_with(" 777")).unwrap();
+            let label = line.split("rule=\"").nth(1).unwrap().split('"').next().unwrap();
+            found.stats.allowed.reset();
+            label.to_owned()
+        }
+
+        fn key(&self, path: &str) -> String {
+            self.one(path).unwrap().key.to_string()
+        }
+    }
+
+    fn descriptor(path: &str) -> Descriptor {
+        let entry = |entry: &str| {
+            let (key, value) = entry.split_once('=').unwrap_or((entry, ""));
+            Entry::new(key, value)
+        };
+        let entries = path.split(" > ").filter(|entry| !entry.is_empty()).map(entry).collect();
+        Descriptor { entries, hits: 1, limit_override: None }
+    }
+
+    fn rule(path: &str, limit: u64, flags: &str) -> String {
+        let (key, value) = path.split_once('=').unwrap_or((path, ""));
+        format!(
+            "- {{key: \"{key}\", value: \"{value}\", rate_limit: {{unit: minute, requests_per_unit: {limit}}}, {flags}}}\n"
+        )
+    }
+
+    fn parent(path: &str, flags: &str, children: &[String]) -> String {
+        let (key, value) = path.split_once('=').unwrap_or((path, ""));
+        let children: String = children.iter().map(|child| format!("  {child}")).collect();
+        format!("- key: \"{key}\"\n  value: \"{value}\"\n{flags}  descriptors:\n{children}")
+    }
+
+    #[test]
+    fn exact_then_wildcard_then_any_value() {
+        let case = Case::new(
+            &[
+                rule("k", 1, ""),
+                rule("k=a*", 2, ""),
+                rule("k=abc*", 3, ""),
+                rule("k=abcd", 4, ""),
+                "- {key: k, value: free}\n".to_owned(),
+                "- {key: u, rate_limit: {unlimited: true}}\n".to_owned(),
+                rule("pre*", 5, ""),
+                rule("prefix", 6, ""),
+            ]
+            .concat(),
+        );
+        for (path, limit) in [
+            ("k=x", Some(1)),
+            ("k=", Some(1)),
+            ("k=a", Some(2)),
+            ("k=abc", Some(3)),
+            ("k=abcd", Some(4)),
+            ("k=free", None),
+            ("u=1", Some(u64::MAX)),
+            ("prefix=1", Some(5)),
+            ("K=x", None),
+            ("k_a=x", None),
+            ("", None),
+            ("k=x > k=x", None),
+        ] {
+            assert_eq!(case.limit(path), limit, "{path}");
+        }
+    }
+
+    #[test]
+    fn depth_must_be_equal_and_nothing_is_tried_twice() {
+        let case = Case::new(
+            &[parent("a=x", "", &[rule("b=1", 1, "")]), parent("a", "", &[rule("b=2", 2, "")])]
+                .concat(),
+        );
+        assert_eq!(case.limit("a=x > b=1"), Some(1));
+        assert_eq!(case.limit("a=y > b=2"), Some(2));
+        assert_eq!(case.limit("a=x > b=2"), None);
+        assert_eq!(case.limit("a=x"), None);
+        assert_eq!(case.limit("a=x > b=1 > c=1"), None);
+    }
+
+    #[test]
+    fn every_value_has_its_own_counter_unless_shared() {
+        let case = Case::new(
+            &[
+                rule("any", 1, ""),
+                rule("own=o*", 1, ""),
+                rule("one=o*", 1, "share_threshold: true"),
+                parent("up=u*", "  share_threshold: true\n", &[rule("leaf=l*", 1, "")]),
+                rule("wild*", 1, "share_threshold: true"),
+            ]
+            .concat(),
+        );
+        assert_eq!(case.key("any=1"), "d:any:1");
+        assert_eq!(case.key("own=o1"), "d:own:o1");
+        assert_eq!(case.key("one=o1"), "d:one:o*");
+        assert_eq!(case.key("one=o*"), "d:one:o*");
+        assert_eq!(case.key("up=u1 > leaf=l1"), "d:up:u*:leaf:l1");
+        assert_eq!(case.key("wild1=x"), case.key("wild2=y"));
+    }
+
+    #[test]
+    fn labels_show_values_only_where_asked() {
+        let case = Case::new(
+            &[
+                rule("plain", 1, ""),
+                rule("detailed", 1, "detailed_metric: true"),
+                rule("shared=s*", 1, "detailed_metric: true, share_threshold: true"),
+                parent("route", "  value_to_metric: true\n", &[rule("user", 1, "")]),
+                parent("action=r*", "  value_to_metric: true\n", &[rule("user", 1, "")]),
+                parent("up", "", &[rule("leaf", 1, "detailed_metric: true")]),
+                rule("authorization", 1, "detailed_metric: true"),
+                rule("cookie=secret", 1, ""),
+            ]
+            .concat(),
+        );
+        for (path, label) in [
+            ("plain=1", "plain"),
+            ("detailed=1", "detailed=1"),
+            ("detailed=", "detailed"),
+            ("shared=s1", "shared=s*"),
+            ("route=x > user=u", "route=x,user"),
+            ("route= > user=u", "route,user"),
+            ("action=run > user=u", "action=run,user"),
+            ("up=1 > leaf=2", "up=1,leaf=2"),
+        ] {
+            assert_eq!(case.label(path), label, "{path}");
+        }
+        for path in ["authorization=secret", "cookie=secret"] {
+            assert!(case.label(path).contains("=fp-"), "{path}");
+            assert!(!case.key(path).contains("secret"), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_replaced_rule_does_not_count() {
+        let case = Case::new(
+            "- {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: n}}\n\
+             - {key: b, rate_limit: {unlimited: true, replaces: [{name: n}, {name: nobody}]}}\n",
+        );
+        let found = case.matches(vec![descriptor("a=1"), descriptor("b=1"), descriptor("a=2")]);
+        let is_some: Vec<bool> = found.iter().map(Option::is_some).collect();
+        assert_eq!(is_some, [false, true, false]);
+        assert!(case.one("a=1").is_some());
+    }
+
+    #[test]
+    fn an_identity_shares_the_quota_of_check_quota() {
+        let identity = "identity: {api_key: \"{api_key}\", user_id: \"u-{user}\"}";
+        let case = Case::new(&parent("api_key", "", &[rule("user", 1, identity)]));
+        let found = case.one("api_key=free > user=bob").unwrap();
+        assert_eq!(found.key, QuotaKey::of_identity(b"free", b"u-bob"));
+        found.api_key.denied.inc_by(3);
+        let page = String::from_utf8(case.metrics.render()).unwrap();
+        assert!(page.contains("requests_denied_total{api_key=\"free\"} 3"), "{page}");
+    }
+
+    #[test]
+    fn an_identity_is_as_private_as_check_quota() {
+        let fingerprint = vec!["api_key".to_owned()];
+        let privacy = Privacy::new(&Settings { fingerprint, key: None });
+        let metrics = Metrics::new();
+        let secret = privacy.shown(b"api_key", b"free");
+        for key in ["api_key", "x-api-key"] {
+            let identity = format!("identity: {{api_key: \"{{{key}}}\", user_id: all}}");
+            let text = format!("domain: d\ndescriptors:\n{}", rule(key, 1, &identity));
+            let rules = RuleSet::from_text(&text, &metrics, &privacy).unwrap();
+            let descriptors = vec![descriptor(&format!("{key}=free"))];
+            let request = Request { domain: "d".into(), descriptors };
+            let found = rules.domain("d").unwrap().matches(&request, &privacy).pop().flatten();
+            assert_eq!(found.unwrap().key, QuotaKey::of_identity(&secret, b"all"), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_limit_in_the_request_replaces_the_rule_and_keeps_the_counter() {
+        let case = Case::new(&rule("k", 1, "shadow_mode: true"));
+        let mut asked = descriptor("k=v");
+        asked.limit_override = Some(Limit::new(9, Duration::from_secs(5)).unwrap());
+        let found = case.matches(vec![asked.clone()]).pop().flatten().unwrap();
+        assert_eq!(found.ceiling, Ceiling::Limit(asked.limit_override.unwrap()));
+        assert_eq!((found.rule.mode, &*found.rule.label), (Mode::Enforce, "k"));
+        assert_eq!(found.key.to_string(), case.key("k=v"));
+        assert_eq!(case.one("k=v").unwrap().rule.mode, Mode::Shadow);
+    }
+}

@@ -27,6 +27,7 @@ impl Reader {
     /// The block's limit. `None`: there is none, or it was reported.
     pub(super) fn rate_limit(&mut self, fields: Fields<'_>) -> Option<LimitDraft> {
         let (at, node) = fields.field("rate_limit")?;
+        let errors = self.errors();
         let Some(fields) = self.fields(node, &RATE_LIMIT) else {
             let remedy = match &node.value {
                 Value::Bad => return None,
@@ -42,6 +43,11 @@ impl Reader {
         };
         let name = self.text(fields, "name").map(|(_, name)| name).filter(|name| !name.is_empty());
         let replaces = self.replaces(fields, name);
+        let is_bare = RATE_LIMIT.keys.iter().all(|key| fields.field(key).is_none());
+        if is_bare && self.errors() > errors {
+            // A misspelt key was reported; that others are missing follows from it.
+            return None;
+        }
         let limit = self.ceiling(at, fields)?;
         Some(LimitDraft { name: name.map(Arc::from), limit, replaces })
     }

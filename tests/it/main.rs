@@ -4,6 +4,7 @@ mod cases;
 mod harness;
 mod laws;
 mod redis_facts;
+mod rules;
 mod serving;
 mod tidy;
 mod twins;
