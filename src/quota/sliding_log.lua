@@ -127,14 +127,11 @@ local function take(log, hits)
   if log.after + hits > MAX_HITS then log = rebase(log) end
   -- What has left the window does not count, or it would make live entries merge early.
   local live = log.used >= MAX_ENTRIES and call('ZCOUNT', log.key, log.cutoff + 1, '+inf') or 0
-  if live >= MAX_ENTRIES and same_slice(log, log.newest_at, now) then
-    write(log, now, log.newest_before, log.after + hits)
-    call('ZREM', log.key, log.newest)
-  else
-    write(log, now, log.after, log.after + hits)
-  end
+  local merge = live >= MAX_ENTRIES and same_slice(log, log.newest_at, now)
+  write(log, now, merge and log.newest_before or log.after, log.after + hits)
+  if merge then call('ZREM', log.key, log.newest) end
   call('ZREMRANGEBYSCORE', log.key, '-inf', log.cutoff)
-  if live >= COMPACT_AT then compact(log) end
+  if live >= COMPACT_AT and not merge then compact(log) end
   -- One expiry serves all entries of a grain: it is set that much later than needed.
   if log.used == 0 or floor(log.newest_at / log.grain) ~= floor(now / log.grain) then expire(log) end
   return open(log.key, log.window)

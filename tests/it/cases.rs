@@ -61,9 +61,10 @@ fn play(case: &Case, twin: &mut dyn Counters, start_us: u64) {
         let context = format!("case {} ({}), {}: {step:?}", case.id, case.symptom, twin.name());
         let wanted = step.keys.iter().map(|key| check_of(case, key, step.hits)).collect::<Vec<_>>();
         let verdicts = twin.ask(start_us + step.t_ms * 1000, &wanted);
-        let denier = verdicts.iter().zip(&wanted).find(|(verdict, wanted)| {
-            !verdict.allowed && wanted.mode == Mode::Enforce
-        });
+        let denier = verdicts
+            .iter()
+            .zip(&wanted)
+            .find(|(verdict, wanted)| !verdict.allowed && wanted.mode == Mode::Enforce);
         assert_eq!(step.expect, if denier.is_some() { "DENY" } else { "ALLOW" }, "{context}");
         let tightest = verdicts.iter().min_by_key(|verdict| verdict.remaining).unwrap();
         let shown = denier.map_or(tightest, |(verdict, _)| verdict);
@@ -81,6 +82,7 @@ fn check_of(case: &Case, key: &str, hits: i64) -> Wanted {
 }
 
 fn retry_of(verdict: &Verdict) -> Retry {
-    let up = |wait: Duration| Retry::AfterMs(u64::try_from(wait.as_micros()).unwrap().div_ceil(1000));
+    let up =
+        |wait: Duration| Retry::AfterMs(u64::try_from(wait.as_micros()).unwrap().div_ceil(1000));
     verdict.retry_after.map_or_else(|| Retry::Never("none".into()), up)
 }

@@ -5,5 +5,6 @@ mod harness;
 mod laws;
 mod redis_facts;
 mod rules;
+mod serving;
 mod tidy;
 mod twins;

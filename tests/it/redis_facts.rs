@@ -150,7 +150,8 @@ fn a_key_without_expiry_heals() {
 
 #[test]
 fn a_restart_with_persistence_keeps_what_was_counted() {
-    let mut lua = InRedis::on(Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]));
+    let mut lua =
+        InRedis::on(Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]));
     let wanted = want("kept", 3, 86_400_000, 2);
     lua.ask(START_US, &[wanted]);
     lua.redis.restart();

@@ -36,10 +36,9 @@ fn the_twins_and_the_oracle_agree_on_random_requests() {
             let wanted = request(&mut random, max_requests, window_ms);
             story.push((now_us, wanted.clone()));
             let expected = oracle.ask(now_us, &wanted);
-            for (name, verdicts) in [
-                (rust.name(), rust.ask(now_us, &wanted)),
-                (lua.name(), lua.ask(now_us, &wanted)),
-            ] {
+            for (name, verdicts) in
+                [(rust.name(), rust.ask(now_us, &wanted)), (lua.name(), lua.ask(now_us, &wanted))]
+            {
                 assert!(
                     verdicts == expected,
                     "{name}, seed {seed}, round {round}: {story:#?}\n{verdicts:#?}\n{expected:#?}"

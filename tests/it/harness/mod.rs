@@ -2,9 +2,12 @@
 
 pub(crate) mod clock;
 pub(crate) mod counters;
+pub(crate) mod envoy;
+pub(crate) mod http;
 pub(crate) mod oracle;
 pub(crate) mod random;
 pub(crate) mod redis;
+pub(crate) mod server;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command};

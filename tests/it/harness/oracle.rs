@@ -23,9 +23,10 @@ struct Hits {
 impl Oracle {
     /// Whether something that had left its window would be back in it.
     pub(crate) fn would_revive(&self, window_us: u64, from_us: u64, to_us: u64) -> bool {
-        self.taken.values().flatten().any(|taken| {
-            taken.at_us + window_us <= from_us && taken.at_us + window_us > to_us
-        })
+        self.taken
+            .values()
+            .flatten()
+            .any(|taken| taken.at_us + window_us <= from_us && taken.at_us + window_us > to_us)
     }
 
     /// The most hits that any window of this length held, wherever it starts.
@@ -33,7 +34,8 @@ impl Oracle {
         let taken = self.taken.get(&wanted.store_key()).map_or(&[][..], Vec::as_slice);
         let window_us = wanted.limit.window_us();
         let held = |start: &Hits| {
-            let inside = |hits: &&Hits| (start.at_us..start.at_us + window_us).contains(&hits.at_us);
+            let inside =
+                |hits: &&Hits| (start.at_us..start.at_us + window_us).contains(&hits.at_us);
             taken.iter().filter(inside).map(|hits| hits.hits).sum()
         };
         taken.iter().map(held).max().unwrap_or(0)
@@ -94,8 +96,8 @@ impl Counters for Oracle {
             of_mode.map(|(_, allowed)| !*allowed).collect::<Vec<_>>()
         };
         let quotas = over(Mode::Quota);
-        let refused = over(Mode::Enforce).contains(&true)
-            || (!quotas.is_empty() && !quotas.contains(&false));
+        let refused =
+            over(Mode::Enforce).contains(&true) || (!quotas.is_empty() && !quotas.contains(&false));
         for (one, allowed) in wanted.iter().zip(&allowed) {
             let passes = *allowed && !refused;
             if one.hits > 0 && (passes || one.count_denied) {

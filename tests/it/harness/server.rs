@@ -1,0 +1,128 @@
+//! The `chronosdb` program itself, with settings of the test, on free loopback ports.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use tempfile::TempDir;
+
+use super::{free_port, http, signal, wait_until};
+
+/// Runs until dropped.
+pub(crate) struct Server {
+    /// gRPC: RLS and `CheckQuota`.
+    pub(crate) grpc_port: u16,
+    /// HTTP: pages, metrics, probes.
+    pub(crate) http_port: u16,
+    process: Child,
+    folder: TempDir,
+}
+
+impl Server {
+    /// Starts with these rules and settings, and waits until it is ready.
+    ///
+    /// `settings` is YAML for the sections that the test cares about, except `grpc`, `http` and
+    /// `rules`; drains take no time unless it says otherwise.
+    pub(crate) fn start(rules: &str, settings: &str) -> Self {
+        let server = Self::launch(rules, settings);
+        wait_until("the server is ready", || {
+            server.page("/readyz").is_ok_and(|page| page.status == 200)
+        });
+        server
+    }
+
+    /// Starts, and waits until it listens.
+    pub(crate) fn launch(rules: &str, settings: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let (grpc_port, http_port) = (free_port(), free_port());
+        let rules_folder = folder.path().join("rules");
+        std::fs::create_dir(&rules_folder).unwrap();
+        std::fs::write(rules_folder.join("rules.yaml"), rules).unwrap();
+        let drain =
+            if settings.contains("drain:") { "" } else { "drain: { delay: 0s, timeout: 5s }" };
+        let config = format!(
+            "grpc: {{ listen: '127.0.0.1:{grpc_port}' }}\n\
+             http: {{ listen: '127.0.0.1:{http_port}' }}\n\
+             rules: {{ path: '{}', poll: 100ms }}\n{drain}\n{settings}\n",
+            rules_folder.display()
+        );
+        let config_path = folder.path().join("chronosdb.yaml");
+        std::fs::write(&config_path, config).unwrap();
+        let process = program(folder.path())
+            .args(["serve".as_ref(), "--config".as_ref(), config_path.as_os_str()])
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let mut server = Self { grpc_port, http_port, process, folder };
+        wait_until("the server listens", || {
+            assert!(server.process.try_wait().unwrap().is_none(), "the server ended at once");
+            server.page("/livez").is_ok()
+        });
+        server
+    }
+
+    /// A page of the HTTP port.
+    pub(crate) fn page(&self, path: &str) -> std::io::Result<http::Response> {
+        http::get(self.http_port, path)
+    }
+
+    /// Asks over `/json` whether a descriptor may pass; 200 or 429.
+    pub(crate) fn ask(&self, domain: &str, key: &str, value: &str) -> http::Response {
+        let body = format!(
+            r#"{{"domain":"{domain}","descriptors":[{{"entries":[{{"key":"{key}","value":"{value}"}}]}}]}}"#
+        );
+        http::post(self.http_port, "/json", &body).unwrap()
+    }
+
+    /// Writes the rules anew; the server notices by itself.
+    pub(crate) fn change_rules(&self, rules: &str) {
+        let path = self.folder.path().join("rules/rules.yaml");
+        let made = self.folder.path().join("next.yaml");
+        std::fs::write(&made, rules).unwrap();
+        std::fs::rename(made, path).unwrap();
+    }
+
+    /// SIGTERM: it drains and ends.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        signal(&self.process, "TERM");
+        self.process.wait().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What a command said and how it ended.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) code: i32,
+    pub(crate) text: String,
+}
+
+/// Runs a command of the program to its end.
+pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Output {
+    let mut process = program(folder)
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut text = String::new();
+    process.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    process.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    Output { code: process.wait().unwrap().code().unwrap_or(-1), text }
+}
+
+/// The program, with nothing of the developer's own environment.
+fn program(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chronosdb"));
+    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CHRONOSDB_")) {
+        command.env_remove(name);
+    }
+    command
+}
