@@ -121,13 +121,18 @@ fn syntax(path: &Path, error: &serde_yaml::Error) -> SettingsError {
     SettingsError::Syntax { path: path.to_owned(), line, column, what: with_near_miss(what) }
 }
 
-/// Adds "did you mean" to serde's "unknown field `x`, expected one of `y`, `z`".
+/// Adds "did you mean" to "unknown field `x`, expected one of `y`, `z`", in the words of either
+/// parser.
 fn with_near_miss(what: &str) -> String {
-    let mut quoted = what.split('`').skip(1).step_by(2);
-    let Some(wrong) = quoted.next().filter(|_| what.contains("unknown field")) else {
+    let is_unknown = what.contains("unknown field") || what.contains("unknown key");
+    let Some(wrong) = what.split('`').nth(1).filter(|_| is_unknown) else {
         return what.to_owned();
     };
-    let near = quoted
+    let known = what.split_once("expected ").map_or("", |(_, known)| known);
+    let known = known.trim_start_matches("one of ").split([',', ' ']);
+    let near = known
+        .map(|known| known.trim_matches('`'))
+        .filter(|known| !known.is_empty())
         .map(|known| (strsim::damerau_levenshtein(wrong, known), known))
         .filter(|(distance, _)| *distance <= 3)
         .min();
