@@ -59,7 +59,7 @@ pub struct Response {
     overall_code: &'static str,
     statuses: Vec<DescriptorStatus>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    response_headers_to_add: Vec<HeaderOption>,
+    response_headers_to_add: Vec<Header>,
 }
 
 #[derive(Serialize)]
@@ -82,11 +82,6 @@ struct CurrentLimit {
     unit: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     unit_multiplier: Option<u32>,
-}
-
-#[derive(Serialize)]
-struct HeaderOption {
-    header: Header,
 }
 
 #[derive(Serialize)]
@@ -152,8 +147,7 @@ pub fn write(decision: &Decision, style: Style) -> Response {
             .collect(),
         response_headers_to_add: response_headers_to_add
             .into_iter()
-            .filter_map(|option| option.header)
-            .map(|header| HeaderOption { header: Header { key: header.key, value: header.value } })
+            .map(|header| Header { key: header.key, value: header.value })
             .collect(),
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
+use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::google::protobuf::{Duration as WireDuration, UInt32Value};
 use prometheus::Histogram;
 use tonic::{Request, Response, Status};
@@ -144,9 +144,10 @@ fn override_of(wire: RateLimitOverride, index: usize) -> Result<Limit, Invalid> 
 
 /// Our decision as the wire's answer.
 pub fn response(decision: &Decision, style: Style) -> RateLimitResponse {
-    let header = |(key, value): (&str, String)| HeaderValueOption {
-        header: Some(HeaderValue { key: key.to_owned(), value, ..HeaderValue::default() }),
-        ..HeaderValueOption::default()
+    let header = |(key, value): (&str, String)| HeaderValue {
+        key: key.to_owned(),
+        value,
+        ..HeaderValue::default()
     };
     RateLimitResponse {
         overall_code: code(decision.allowed).into(),
