@@ -32,7 +32,7 @@ pub(super) struct EntryDraft {
     pub value: Option<Box<str>>,
     pub place: Place,
     pub own: Own,
-    pub children: Vec<EntryDraft>,
+    pub children: Vec<Self>,
 }
 
 /// What a descriptor says about itself, other than its key, value and children.

@@ -1,6 +1,6 @@
 //! Why a descriptor is held to the rule it is, or to none. For `chronosdb explain` and `/explain`.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
@@ -11,6 +11,7 @@ use super::{Domain, RuleSet};
 use crate::check::{Entry, Mode, readable};
 use crate::duration;
 use crate::privacy::Privacy;
+use crate::quota::Limit;
 
 /// The way from a descriptor to its rule. Displayed for people; serialized for tools.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -84,12 +85,12 @@ fn unknown_domain(rules: &RuleSet, domain: &str) -> String {
     let names = || domains.iter().map(|domain| &*domain.name);
     let mut reason = format!("no rules file declares the domain \"{domain}\"");
     if let Some(meant) = did_you_mean(domain, names()) {
-        reason.push_str(&format!("; did you mean \"{meant}\"?"));
+        let _ = write!(reason, "; did you mean \"{meant}\"?");
     } else if domains.is_empty() {
         reason.push_str("; no rules are loaded");
     } else {
         let known: Vec<&str> = names().take(10).collect();
-        reason.push_str(&format!("; known are {}", known.join(", ")));
+        let _ = write!(reason, "; known are {}", known.join(", "));
     }
     reason
 }
@@ -170,7 +171,7 @@ fn chosen(domain: &Domain, entries: &[Entry], privacy: &Privacy) -> Option<Chose
     Some(Chosen {
         label: rule.label.to_string(),
         name: rule.name.as_deref().map(str::to_owned),
-        limit: limit.map(|limit| limit.max_requests()),
+        limit: limit.map(Limit::max_requests),
         window: limit.map(|limit| duration::text(limit.window())),
         mode: match rule.mode {
             Mode::Enforce => "enforce",
@@ -220,5 +221,49 @@ impl fmt::Display for Explanation {
             write!(f, "\nreplaces {}", rule.replaces.join(", "))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::validate;
+    use super::*;
+    use crate::privacy::Settings;
+
+    #[test]
+    fn an_explanation_says_why() {
+        let (rules, _) =
+            validate::read(&[Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rules")]);
+        let privacy = Privacy::new(&Settings::default());
+        let entries = |path: &[(&str, &str)]| -> Vec<Entry> {
+            path.iter().map(|(key, value)| Entry::new(*key, *value)).collect()
+        };
+        let why = |domain: &str, path: &[(&str, &str)]| {
+            explain(&rules, domain, &entries(path), &privacy).to_string()
+        };
+        let vip = why("edge", &[("api_key", "free"), ("user_id", "vip-1")]);
+        for part in [
+            "-> user_id=vip-* (wildcard)",
+            "user_id (any value)",
+            "limit 1000 in any 1m30s",
+            "edge.yaml:",
+        ] {
+            assert!(vip.contains(part), "{vip}");
+        }
+        let user = why("edge", &[("api_key", "free"), ("user_id", "bob")]);
+        assert!(user.contains("key free:bob"), "{user}");
+        for (domain, path, reason) in [
+            ("egde", &[("remote_address", "1")][..], "did you mean \"edge\"?"),
+            ("edge", &[("remote_adress", "1")], "did you mean \"remote_address\"?"),
+            ("edge", &[("path", "/x")], "none is for any value of \"path\""),
+            ("edge", &[("api_key", "x")], "number of entries must be equal"),
+            ("edge", &[("remote_address", "1"), ("x", "y")], "number of entries must be equal"),
+            ("edge", &[], "no entries"),
+        ] {
+            let explanation = why(domain, path);
+            assert!(explanation.contains(reason), "{explanation}");
+        }
     }
 }

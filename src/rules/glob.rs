@@ -22,11 +22,11 @@ pub(super) struct Rank {
 
 impl Glob {
     pub(super) fn new(pattern: &str) -> Self {
-        let mut parts = pattern.split('*').map(|part| Box::from(part.as_bytes()));
-        let prefix: Box<[u8]> = parts.next().unwrap_or_default();
-        let suffix: Option<Box<[u8]>> = parts.next_back();
+        let mut parts = pattern.split('*').map(|part| -> Box<[u8]> { part.as_bytes().into() });
+        let prefix = parts.next().unwrap_or_default();
+        let suffix = parts.next_back();
         let is_wild = suffix.is_some();
-        let middles = parts.filter(|part: &Box<[u8]>| !part.is_empty()).collect();
+        let middles = parts.filter(|part| !part.is_empty()).collect();
         Self { prefix, middles, suffix: suffix.unwrap_or_default(), is_wild }
     }
 

@@ -8,8 +8,12 @@ use super::glob::{Glob, Rank};
 /// Entries beside each other. `N` is what an entry leads to.
 pub(super) struct Level<N> {
     keys: AHashMap<Box<[u8]>, Values<N>>,
-    /// Entries with a `*` in the key. They are rare, and stand in order of their rank.
+    /// Entries with a `*` in the key, which are rare.
     wild_keys: Vec<WildKey<N>>,
+    /// Where those stand, by the hash of their own text. Envoy Gateway names routes with a `*`
+    /// and sends that very text, which comes before any other pattern.
+    literal: AHashMap<u64, usize>,
+    hasher: RandomState,
 }
 
 /// The entries of one key.
@@ -36,8 +40,9 @@ struct Wild<N> {
 
 struct WildKey<N> {
     rank: Rank,
+    text: Box<[u8]>,
     key: Glob,
-    value: Option<Glob>,
+    value: Option<(Box<[u8]>, Glob)>,
     node: N,
 }
 
@@ -55,7 +60,8 @@ pub enum Kind {
 
 impl<N> Default for Level<N> {
     fn default() -> Self {
-        Self { keys: AHashMap::new(), wild_keys: Vec::new() }
+        let (keys, literal, hasher) = (AHashMap::new(), AHashMap::new(), RandomState::new());
+        Self { keys, wild_keys: Vec::new(), literal, hasher }
     }
 }
 
@@ -70,9 +76,11 @@ impl<N> Level<N> {
     /// Adds an entry; `value` of `None` takes any.
     pub(super) fn insert(&mut self, key: &str, value: Option<&str>, node: N) {
         if key.contains('*') {
-            let (rank, value) = (Rank::new(key, value), value.map(Glob::new));
-            let at = self.wild_keys.partition_point(|other| other.rank < rank);
-            self.wild_keys.insert(at, WildKey { rank, key: Glob::new(key), value, node });
+            let hash = self.hasher.hash_one((key.as_bytes(), value.map(str::as_bytes)));
+            self.literal.insert(hash, self.wild_keys.len());
+            let (text, rank) = (key.as_bytes().into(), Rank::new(key, value));
+            let value = value.map(|value| (value.as_bytes().into(), Glob::new(value)));
+            self.wild_keys.push(WildKey { rank, text, key: Glob::new(key), value, node });
             return;
         }
         if !self.keys.contains_key(key.as_bytes()) {
@@ -99,7 +107,7 @@ impl<N> Level<N> {
             return Some(node);
         }
         let wild = values.and_then(|values| values.wild(value).min_by_key(|wild| &wild.rank));
-        let wild_key = self.wild_keys.iter().find(|entry| entry.matches(key, value));
+        let wild_key = self.wild_key(key, value);
         match (wild, wild_key) {
             (Some(wild), Some(entry)) if entry.rank < wild.rank => Some(&entry.node),
             (Some(wild), _) => Some(&wild.node),
@@ -108,15 +116,28 @@ impl<N> Level<N> {
         }
     }
 
+    fn wild_key(&self, key: &[u8], value: &[u8]) -> Option<&WildKey<N>> {
+        if self.wild_keys.is_empty() {
+            return None;
+        }
+        let literal = self.literal.get(&self.hasher.hash_one((key, Some(value))));
+        let literal = literal.and_then(|index| self.wild_keys.get(*index));
+        if literal.is_some_and(|entry| entry.is(key, value)) {
+            return literal;
+        }
+        let matching = self.wild_keys.iter().filter(|entry| entry.matches(key, value));
+        matching.min_by_key(|entry| &entry.rank)
+    }
+
     /// Every entry that could take this key and value; the first one does.
     pub(super) fn candidates(&self, key: &[u8], value: &[u8]) -> Vec<(Kind, &N)> {
         let values = self.keys.get(key);
         let exact = values.and_then(|values| values.exact.get(value));
         let wild = values.into_iter().flat_map(|values| values.wild(value));
         let wild_keys = self.wild_keys.iter().filter(|entry| entry.matches(key, value));
-        let mut ranked: Vec<(&Rank, &N)> = wild
-            .map(|wild| (&wild.rank, &wild.node))
-            .chain(wild_keys.map(|entry| (&entry.rank, &entry.node)))
+        let mut ranked: Vec<((bool, &Rank), &N)> = wild
+            .map(|wild| ((true, &wild.rank), &wild.node))
+            .chain(wild_keys.map(|entry| ((!entry.is(key, value), &entry.rank), &entry.node)))
             .collect();
         ranked.sort_by_key(|(rank, _)| *rank);
         let any = values.and_then(|values| values.any.as_ref());
@@ -164,7 +185,13 @@ impl<N> Values<N> {
 
 impl<N> WildKey<N> {
     fn matches(&self, key: &[u8], value: &[u8]) -> bool {
-        self.key.matches(key) && self.value.as_ref().is_none_or(|glob| glob.matches(value))
+        let value_matches = self.value.as_ref().is_none_or(|(_, glob)| glob.matches(value));
+        value_matches && self.key.matches(key)
+    }
+
+    /// Whether this is its own text.
+    fn is(&self, key: &[u8], value: &[u8]) -> bool {
+        *self.text == *key && self.value.as_ref().is_some_and(|(text, _)| **text == *value)
     }
 }
 
@@ -190,8 +217,12 @@ mod tests {
             None => 2,
         };
         let hits = entries.iter().enumerate().filter(takes);
-        let first =
-            hits.min_by_key(|(_, entry)| (class(entry), Rank::new(&entry.0, entry.1.as_deref())));
+        let is_own = |(own_key, own_value): &(String, Option<String>)| {
+            own_key == key && key.contains('*') && own_value.as_deref() == Some(value)
+        };
+        let first = hits.min_by_key(|(_, entry)| {
+            (class(entry), !is_own(entry), Rank::new(&entry.0, entry.1.as_deref()))
+        });
         first.map(|(index, _)| index)
     }
 
@@ -199,7 +230,7 @@ mod tests {
         #[test]
         fn finding_equals_asking_every_entry(
             entries in prop::collection::btree_set(("[ab*]{1,2}", prop::option::of("[ab*]{1,4}")), 0..24),
-            key in "[ab]{1,2}",
+            key in "[ab*]{1,2}",
             value in "[ab*]{0,5}",
         ) {
             let entries: Entries = entries.into_iter().collect();
@@ -212,6 +243,17 @@ mod tests {
             let candidates = level.candidates(key.as_bytes(), value.as_bytes());
             prop_assert_eq!(candidates.first().map(|(_, index)| **index), found);
         }
+    }
+
+    #[test]
+    fn a_key_that_is_sent_with_its_star_takes_its_own_entry() {
+        let mut level = Level::default();
+        for (index, name) in ["route/*_host", "route/a*_host", "route/*"].into_iter().enumerate() {
+            level.insert(name, Some(name), index);
+        }
+        assert_eq!(level.find(b"route/*_host", b"route/*_host"), Some(&0));
+        assert_eq!(level.find(b"route/*", b"route/*"), Some(&2));
+        assert_eq!(level.find(b"route/ab_host", b"route/ab_host"), Some(&1));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::compile::{LabelPart, Node, Target, label_part};
+use super::template::Template;
 use super::{Ceiling, Domain, Match, Rule};
 use crate::check::{Descriptor, Entry, Mode, QuotaKey, Request, readable};
 use crate::metrics::ApiKeyStats;
@@ -21,7 +22,7 @@ impl Domain {
                 None => self.target(&descriptor.entries),
             })
             .collect();
-        self.replace(&mut found);
+        replace(&mut found);
         let pairs = found.into_iter().zip(&request.descriptors);
         pairs
             .map(|(target, descriptor)| match (target, descriptor.limit_override) {
@@ -43,40 +44,16 @@ impl Domain {
         node.target.as_ref()
     }
 
-    /// Drops every rule whose name another rule of the same request replaces.
-    fn replace(&self, found: &mut [Option<&Target>]) {
-        let targets = found.iter().flatten();
-        let replaced: Vec<&Arc<str>> = targets.flat_map(|target| &target.replaces).collect();
-        if replaced.is_empty() {
-            return;
-        }
-        for slot in found {
-            let name = slot.and_then(|target| target.rule.name.as_ref());
-            if name.is_some_and(|name| replaced.contains(&name)) {
-                *slot = None;
-            }
-        }
-    }
-
     pub(super) fn matched(&self, target: &Target, entries: &[Entry], privacy: &Privacy) -> Match {
         let values = counted_values(target, entries, privacy);
         let (key, api_key) = match &target.identity {
             None => (self.path_key(target, entries, &values), self.api_key.clone()),
             Some(identity) => {
-                let secret = |mut levels: Box<dyn Iterator<Item = usize> + '_>| {
-                    levels.any(|level| {
-                        entries.get(level).is_some_and(|entry| privacy.is_secret(&entry.key))
-                    })
+                let fill = |template: &Template, name: &[u8]| {
+                    filled(template, name, entries, &values, privacy)
                 };
-                let mut api_key = identity.api_key.fill(&values);
-                let mut user_id = identity.user_id.fill(&values);
-                // `CheckQuota` shows them under these names; a fingerprint is not taken twice.
-                if !secret(Box::new(identity.api_key.levels())) {
-                    api_key = privacy.shown(b"api_key", &api_key).into_owned();
-                }
-                if !secret(Box::new(identity.user_id.levels())) {
-                    user_id = privacy.shown(b"user_id", &user_id).into_owned();
-                }
+                let api_key = fill(&identity.api_key, b"api_key");
+                let user_id = fill(&identity.user_id, b"user_id");
                 let stats = self.api_key_stats(&api_key);
                 (QuotaKey::of_identity(&api_key, &user_id), stats)
             }
@@ -126,6 +103,40 @@ impl Domain {
         };
         let key = QuotaKey::of_path(&self.name, path);
         Match { rule: Arc::new(rule), ceiling, key, stats, api_key: self.api_key.clone() }
+    }
+}
+
+/// Drops every rule whose name another rule of the same request replaces.
+fn replace(found: &mut [Option<&Target>]) {
+    let targets = found.iter().flatten();
+    let replaced: Vec<&Arc<str>> = targets.flat_map(|target| &target.replaces).collect();
+    if replaced.is_empty() {
+        return;
+    }
+    for slot in found {
+        let name = slot.and_then(|target| target.rule.name.as_ref());
+        if name.is_some_and(|name| replaced.contains(&name)) {
+            *slot = None;
+        }
+    }
+}
+
+/// A part of an identity as `CheckQuota` shows it under this name. A fingerprint is not taken twice.
+fn filled(
+    template: &Template,
+    name: &[u8],
+    entries: &[Entry],
+    values: &[Cow<'_, [u8]>],
+    privacy: &Privacy,
+) -> Vec<u8> {
+    let filled = template.fill(values);
+    let mut sources = template.levels().filter_map(|level| entries.get(level));
+    if sources.any(|entry| privacy.is_secret(&entry.key)) {
+        return filled;
+    }
+    match privacy.shown(name, &filled) {
+        Cow::Borrowed(_) => filled,
+        Cow::Owned(shown) => shown,
     }
 }
 

@@ -17,24 +17,26 @@ impl Loader {
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         poll.tick().await;
         loop {
+            // Also at first: what changed before the watch began was not announced.
+            let Some(loader) = self.reload().await else { return };
+            self = loader;
             tokio::select! {
                 Some(()) = watch.changes.recv() => watch.settle().await,
                 _ = poll.tick() => watch.arm(),
             }
-            self = self.reload().await;
         }
     }
 
-    /// Reading files may block, so it happens elsewhere.
-    async fn reload(self) -> Self {
-        let mut loader = self;
-        let read = move || {
-            loader.load();
-            loader
-        };
-        match tokio::task::spawn_blocking(read).await {
-            Ok(loader) => loader,
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
+    /// Reading files may block, so it happens elsewhere. `None`: the process ends.
+    async fn reload(mut self) -> Option<Self> {
+        let read = tokio::task::spawn_blocking(move || {
+            self.load();
+            self
+        });
+        match read.await.map_err(tokio::task::JoinError::try_into_panic) {
+            Ok(loader) => Some(loader),
+            Err(Ok(panic)) => std::panic::resume_unwind(panic),
+            Err(Err(_)) => None,
         }
     }
 }

@@ -134,7 +134,7 @@ impl Loader {
                 errors,
                 warnings,
                 kept = ?rules.kept(),
-                first = %first,
+                first = %format_args!("{}: {}", first.place(), first.message),
                 "rules loaded, but not all of them: run `chronosdb validate` to see every error"
             ),
             None => tracing::info!(version, domains, warnings, "rules loaded"),
@@ -178,4 +178,174 @@ pub fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::privacy;
+
+    /// A folder with rules, and a loader that runs over it.
+    struct Watched {
+        folder: tempfile::TempDir,
+        rules: Arc<ArcSwap<RuleSet>>,
+        metrics: Arc<Metrics>,
+        _running: tokio::task::JoinHandle<()>,
+    }
+
+    fn text(domain: &str, limit: u64) -> String {
+        format!(
+            "domain: {domain}\ndescriptors:\n- {{key: k, rate_limit: {{limit: {limit}, window: 1s}}}}\n"
+        )
+    }
+
+    impl Watched {
+        /// `poll` is long where the system's events alone must do.
+        fn new(poll: Duration, prepare: impl FnOnce(&Path)) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("rules");
+            prepare(&path);
+            let metrics = Metrics::new();
+            let privacy = Privacy::new(&privacy::Settings::default());
+            let settings = Settings { path, poll, allow_empty: false };
+            let loader = Loader::open(settings, Arc::clone(&metrics), privacy);
+            let rules = loader.rules();
+            Self { folder, rules, metrics, _running: tokio::spawn(loader.run()) }
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join("rules").join(name)
+        }
+
+        /// Domains and their limits.
+        fn now(&self) -> String {
+            let rules = self.rules.load().describe();
+            let limit = |rule: &super::super::Description| {
+                format!("{}:{}", rule.domain, rule.limit.unwrap_or_default())
+            };
+            rules.iter().map(limit).collect::<Vec<_>>().join(" ")
+        }
+
+        async fn becomes(&self, expected: &str) {
+            let equal = async {
+                while self.now() != expected {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            let waited = tokio::time::timeout(Duration::from_secs(2), equal).await;
+            assert!(waited.is_ok(), "after 2s: {}, not {expected}", self.now());
+        }
+
+        /// Waits until another reload with errors was counted.
+        async fn fails(&self, write: impl FnOnce()) {
+            let errors = || self.metrics.reloads.with_label_values(&["error"]).get();
+            let before = errors();
+            write();
+            let counted = async {
+                while errors() == before {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            assert!(tokio::time::timeout(Duration::from_secs(2), counted).await.is_ok());
+        }
+    }
+
+    const NEVER: Duration = Duration::from_secs(3600);
+
+    fn folder_with_a(path: &Path) {
+        fs::create_dir(path).unwrap();
+        fs::write(path.join("a.yaml"), text("a", 1)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_change_is_live_within_two_seconds() {
+        let watched = Watched::new(NEVER, folder_with_a);
+        assert_eq!(watched.now(), "a:1");
+        fs::write(watched.path("a.yaml"), text("a", 2)).unwrap();
+        watched.becomes("a:2").await;
+        for limit in 3..6 {
+            // As most editors save: a new file takes the name of the old one.
+            fs::write(watched.path(".a.yaml.swp"), text("a", limit)).unwrap();
+            fs::rename(watched.path(".a.yaml.swp"), watched.path("a.yaml")).unwrap();
+            watched.becomes(&format!("a:{limit}")).await;
+        }
+        fs::write(watched.path("b.yml"), text("b", 1)).unwrap();
+        fs::write(watched.path("c.txt"), text("c", 1)).unwrap();
+        fs::write(watched.path(".d.yaml"), text("d", 1)).unwrap();
+        watched.becomes("a:5 b:1").await;
+        fs::remove_file(watched.path("a.yaml")).unwrap();
+        watched.becomes("b:1").await;
+        let page = String::from_utf8(watched.metrics.render()).unwrap();
+        assert!(page.contains("chronosdb_rules{domain=\"b\"} 1"), "{page}");
+        assert!(!page.contains("chronosdb_rules{domain=\"a\"}"), "{page}");
+        let limits = page.lines().filter(|line| line.starts_with("chronosdb_limit_hits{"));
+        assert_eq!(
+            limits.collect::<Vec<_>>(),
+            ["chronosdb_limit_hits{domain=\"b\",rule=\"k\",window=\"1s\"} 1"]
+        );
+    }
+
+    #[tokio::test]
+    async fn every_swap_of_a_config_map_is_seen() {
+        let swap = |path: &Path, version: u64| {
+            let folder = format!("..{version}");
+            fs::create_dir(path.join(&folder)).unwrap();
+            fs::write(path.join(&folder).join("a.yaml"), text("a", version)).unwrap();
+            symlink(&folder, path.join("..data_tmp")).unwrap();
+            fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
+        };
+        let watched = Watched::new(NEVER, |path| {
+            fs::create_dir(path).unwrap();
+            swap(path, 1);
+            symlink("..data/a.yaml", path.join("a.yaml")).unwrap();
+        });
+        assert_eq!(watched.now(), "a:1");
+        for version in 2..5 {
+            swap(&watched.path(""), version);
+            fs::remove_dir_all(watched.path(&format!("..{}", version - 1))).unwrap();
+            watched.becomes(&format!("a:{version}")).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_disturbs_nothing() {
+        let watched = Watched::new(Duration::from_millis(100), folder_with_a);
+        watched.fails(|| fs::write(watched.path("a.yaml"), "").unwrap()).await;
+        assert_eq!(watched.now(), "a:1");
+        watched.fails(|| fs::write(watched.path("a.yaml"), "domain: a\ndescr").unwrap()).await;
+        assert_eq!(watched.now(), "a:1");
+        assert!(!watched.rules.load().problems().is_empty());
+        watched.fails(|| fs::remove_dir_all(watched.path("")).unwrap()).await;
+        assert_eq!(watched.now(), "a:1");
+        folder_with_a(&watched.path(""));
+        fs::write(watched.path("a.yaml"), text("a", 7)).unwrap();
+        watched.becomes("a:7").await;
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_comes_later_is_found() {
+        let watched = Watched::new(NEVER, |_| {});
+        assert_eq!(watched.now(), "");
+        folder_with_a(&watched.path(""));
+        watched.becomes("a:1").await;
+        fs::write(watched.path("a.yaml"), text("a", 2)).unwrap();
+        watched.becomes("a:2").await;
+    }
+
+    #[tokio::test]
+    async fn reading_is_no_change() {
+        let watched = Watched::new(Duration::from_millis(100), folder_with_a);
+        fs::write(watched.path("a.yaml"), text("a", 2)).unwrap();
+        watched.becomes("a:2").await;
+        let before = watched.rules.load_full();
+        fs::write(watched.path("a.yaml"), text("a", 2)).unwrap();
+        for _ in 0..30 {
+            fs::read(watched.path("a.yaml")).unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(Arc::ptr_eq(&before, &watched.rules.load_full()));
+        assert_eq!(watched.metrics.reloads.with_label_values(&["ok"]).get(), 2);
+    }
 }

@@ -325,3 +325,49 @@ fn place(span: &Span) -> At {
         width: number(width),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn bombs_are_refused() {
+        let mut bomb = "domain: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for level in 1..12 {
+            let previous = format!("*a{}, ", level - 1).repeat(9);
+            let _ = writeln!(bomb, "b{level}: &a{level} [{previous}]");
+        }
+        let deep = format!("domain: {}", "[".repeat(100_000));
+        let deep_aliases: String = (0..500).fold("a0: &a0 [x]\n".to_owned(), |mut text, level| {
+            let _ = writeln!(text, "a{}: &a{} [*a{level}]", level + 1, level + 1);
+            text
+        });
+        for (text, expected) in [
+            (&*bomb, "aliases would repeat more than"),
+            (&deep, ""),
+            (&deep_aliases, "nested more than"),
+            ("a: &a [*a]", "within what it repeats"),
+        ] {
+            let problems = parse(&Source::new("test", text)).1;
+            let found = problems.iter().any(|problem| problem.message.contains(expected));
+            assert!(found, "{expected}: {:?}", problems.first().map(|problem| &problem.message));
+        }
+    }
+
+    #[test]
+    fn merge_keys_give_what_the_block_itself_does_not() {
+        let text = "base: &base {a: 1, b: 2}\nother: &other {b: 3, c: 4}\nuse: {<<: [*base, *other], a: 5}\n";
+        let (documents, faults) = parse(&Source::new("test", text));
+        assert!(faults.is_empty());
+        let value = super::super::metadata::value(&documents[0]);
+        assert_eq!(value["use"].to_string(), r#"{"a":5,"b":2,"c":4}"#);
+    }
+
+    #[test]
+    fn documents_after_a_broken_one_are_read() {
+        let (documents, faults) = parse(&Source::new("test", "a: 1\n---\n[\n---\nb: 2\n"));
+        assert_eq!((documents.len(), faults.len()), (2, 1));
+    }
+}
