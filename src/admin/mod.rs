@@ -104,7 +104,8 @@ async fn explanation(State(pages): State<Pages>, Query(query): Query<Explain>) -
     let mut entries = Vec::new();
     for part in query.descriptor.split(',') {
         let Some((key, value)) = part.split_once('=') else {
-            let text = format!("\"{part}\" is not an entry: write descriptor=key=value,key=value\n");
+            let text =
+                format!("\"{part}\" is not an entry: write descriptor=key=value,key=value\n");
             return (StatusCode::BAD_REQUEST, text).into_response();
         };
         entries.push(Entry::new(key, value));

@@ -51,7 +51,8 @@ impl Drop for Call<'_> {
 /// "over the limit".
 pub fn undecided(undecided: &Undecided) -> Status {
     let Undecided::Store(error) = undecided;
-    let code = if *error == StoreError::Timeout { Code::DeadlineExceeded } else { Code::Unavailable };
+    let code =
+        if *error == StoreError::Timeout { Code::DeadlineExceeded } else { Code::Unavailable };
     Status::new(code, format!("no decision: {error}"))
 }
 

@@ -77,7 +77,8 @@ impl Client {
             _ if target.contains("://") || target.starts_with("unix:") => target.to_owned(),
             _ => format!("http://{target}"),
         };
-        let wrong = |error| format!("{target} is not an address: write host:port or unix:path ({error})");
+        let wrong =
+            |error| format!("{target} is not an address: write host:port or unix:path ({error})");
         let endpoint = Endpoint::from_shared(uri).map_err(wrong)?;
         let endpoint = endpoint.connect_timeout(timeout).timeout(timeout);
         let channel = endpoint.connect().await.map_err(|error| {
@@ -97,7 +98,8 @@ impl Client {
                 let request =
                     CheckQuotaRequest { user_id, api_key, max_requests, window_seconds, hits };
                 let mut client = RateLimiterClient::new(self.channel.clone());
-                let answer = client.check_quota(request).await.map_err(|status| self.failed(&status))?;
+                let answer =
+                    client.check_quota(request).await.map_err(|status| self.failed(&status))?;
                 let answer = answer.into_inner();
                 let wait = u64::try_from(answer.retry_after_ms).ok().map(Duration::from_millis);
                 Ok(Answer {
@@ -108,7 +110,8 @@ impl Client {
                 })
             }
             Question::Descriptors { domain, descriptors, hits } => {
-                let hits_addend = Some(UInt64Value { value: u64::from(hits), ..Default::default() });
+                let hits_addend =
+                    Some(UInt64Value { value: u64::from(hits), ..Default::default() });
                 let descriptor = |entries: Vec<Entry>| RateLimitDescriptor {
                     entries: entries
                         .into_iter()
@@ -149,13 +152,17 @@ fn read(response: &RateLimitResponse) -> Answer {
         .filter(|status| status.code() == Code::OverLimit)
         .max_by_key(|status| status.duration_until_reset.map_or(0, |reset| reset.seconds))
         .or_else(|| limited().min_by_key(|status| status.limit_remaining));
-    let seconds = tightest.and_then(|status| status.duration_until_reset).map(|reset| reset.seconds);
+    let seconds =
+        tightest.and_then(|status| status.duration_until_reset).map(|reset| reset.seconds);
     let wait = seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
     Answer {
         allowed,
         remaining: tightest.map(|status| u64::from(status.limit_remaining)),
         retry_after: wait.filter(|_| !allowed),
-        limit: tightest.and_then(|status| status.current_limit.as_ref()).map(limit).unwrap_or_default(),
+        limit: tightest
+            .and_then(|status| status.current_limit.as_ref())
+            .map(limit)
+            .unwrap_or_default(),
     }
 }
 

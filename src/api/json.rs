@@ -97,11 +97,8 @@ struct Header {
 pub fn read(body: &[u8]) -> Result<check::Request, String> {
     let request: Request = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let descriptors = request.descriptors.into_iter().map(descriptor).collect::<Result<_, _>>()?;
-    let request = RateLimitRequest {
-        domain: request.domain,
-        descriptors,
-        hits_addend: request.hits_addend,
-    };
+    let request =
+        RateLimitRequest { domain: request.domain, descriptors, hits_addend: request.hits_addend };
     question(request).map_err(|error: Invalid| error.to_string())
 }
 
@@ -113,12 +110,18 @@ fn descriptor(descriptor: Descriptor) -> Result<RateLimitDescriptor, String> {
         let unit_multiplier =
             limit.unit_multiplier.map(|value| UInt32Value { value, ..Default::default() });
         let requests_per_unit = limit.requests_per_unit;
-        Ok::<_, String>(wire::RateLimitOverride { requests_per_unit, unit: unit.into(), unit_multiplier })
+        Ok::<_, String>(wire::RateLimitOverride {
+            requests_per_unit,
+            unit: unit.into(),
+            unit_multiplier,
+        })
     };
     Ok(RateLimitDescriptor {
         entries: descriptor.entries.into_iter().map(entry).collect(),
         limit: descriptor.limit.map(limit).transpose()?,
-        hits_addend: descriptor.hits_addend.map(|value| UInt64Value { value, ..Default::default() }),
+        hits_addend: descriptor
+            .hits_addend
+            .map(|value| UInt64Value { value, ..Default::default() }),
         is_negative_hits: descriptor.is_negative_hits,
     })
 }

@@ -59,7 +59,9 @@ pub fn routes(limiter: Arc<Limiter>, headers: &headers::Settings) -> Routes {
     let ratelimit = ratelimit::RateLimit::new(limiter, headers.style);
     let mut routes = Routes::builder();
     routes
-        .add_service(RateLimitServiceServer::new(ratelimit).max_decoding_message_size(MAX_MESSAGE_BYTES))
+        .add_service(
+            RateLimitServiceServer::new(ratelimit).max_decoding_message_size(MAX_MESSAGE_BYTES),
+        )
         .add_service(RateLimiterServer::new(native).max_decoding_message_size(MAX_MESSAGE_BYTES));
     let reflection = || {
         tonic_reflection::server::Builder::configure()

@@ -247,7 +247,9 @@ mod tests {
         };
         assert!(error(|wire| wire.domain.clear()).starts_with("domain: "));
         assert!(error(|wire| wire.descriptors.clear()).starts_with("descriptors: "));
-        assert!(error(|wire| wire.descriptors[0].entries.clear()).starts_with("descriptors[0].entries"));
+        assert!(
+            error(|wire| wire.descriptors[0].entries.clear()).starts_with("descriptors[0].entries")
+        );
         for unit in [0, 7, 77, -1] {
             let mut request = request();
             let limit = RateLimitOverride { requests_per_unit: 1, unit, unit_multiplier: None };

@@ -121,7 +121,8 @@ fn entries(text: &str) -> Result<Vec<Entry>, Failure> {
 /// Where a server that listens there can be reached from here.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
-        let loopback = if address.is_ipv4() { [127, 0, 0, 1].into() } else { Ipv6Addr::LOCALHOST.into() };
+        let loopback =
+            if address.is_ipv4() { [127, 0, 0, 1].into() } else { Ipv6Addr::LOCALHOST.into() };
         address.set_ip(loopback);
     }
     address

@@ -52,7 +52,8 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     logging::start(&settings.log, &authority)?;
     let mut signals = drain::Signals::listen()?;
     let listeners = Listeners::open(settings).await?;
-    let loader = Loader::open(settings.rules.clone(), Arc::clone(&metrics), Privacy::new(&settings.privacy));
+    let loader =
+        Loader::open(settings.rules.clone(), Arc::clone(&metrics), Privacy::new(&settings.privacy));
     let shared = Arc::new(shared(settings, &loader, &metrics));
     let count = match settings.grpc.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -162,7 +163,8 @@ impl House {
     fn rules_trouble(&self) -> Option<String> {
         let rules = self.shared.rules.load();
         let Settings { rules: settings, .. } = &self.settings;
-        let expected = settings.path.exists() || settings.path != crate::rules::watch::Settings::default().path;
+        let expected = settings.path.exists()
+            || settings.path != crate::rules::watch::Settings::default().path;
         (rules.is_empty() && expected && !settings.allow_empty).then(|| {
             format!(
                 "no rules are loaded from {}: put a *.yaml file there, or set rules.allow_empty: true",

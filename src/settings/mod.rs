@@ -201,7 +201,10 @@ impl Settings {
         if !self.l1.enabled || !self.l1.max_ttl.is_zero() {
             return Ok(());
         }
-        wrong("l1.max_ttl", "it must be longer than zero; to switch the L1 off, set l1.enabled: false")
+        wrong(
+            "l1.max_ttl",
+            "it must be longer than zero; to switch the L1 off, set l1.enabled: false",
+        )
     }
 
     /// The settings as YAML, with secrets masked.

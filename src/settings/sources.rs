@@ -184,9 +184,15 @@ mod tests {
     fn what_is_wrong_is_said_with_its_place() {
         let table = [
             ("stroe: {}\n", "c.yaml:1:1: unknown key `stroe`: did you mean `store`?"),
-            ("store:\n  redis:\n    pol_size: 3\n", "c.yaml:3:5: unknown key `pol_size`: did you mean `pool_size`?"),
+            (
+                "store:\n  redis:\n    pol_size: 3\n",
+                "c.yaml:3:5: unknown key `pol_size`: did you mean `pool_size`?",
+            ),
             ("store:\n  redis:\n    timeout: 15\n", "c.yaml:3:14: "),
-            ("store: { expected_instances: 0 }\n", "store.expected_instances: it must be at least 1"),
+            (
+                "store: { expected_instances: 0 }\n",
+                "store.expected_instances: it must be at least 1",
+            ),
             ("store: { redis: { key_prefix: \"{a}\" } }\n", "store.redis.key_prefix: braces"),
         ];
         for (text, expected) in table {
@@ -202,7 +208,8 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let text = "store: { redis: { url: \"redis://u:hunter2@h:1\" } }\nprivacy: { key: hunter3 }\n";
+        let text =
+            "store: { redis: { url: \"redis://u:hunter2@h:1\" } }\nprivacy: { key: hunter3 }\n";
         let shown = load(text, &[]).unwrap().shown();
         assert!(shown.contains("redis://***@h:1") && !shown.contains("hunter"), "{shown}");
         assert!(serde_yaml::from_str::<Settings>(&shown).is_ok(), "{shown}");

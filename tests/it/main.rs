@@ -6,5 +6,6 @@ mod laws;
 mod redis_facts;
 mod rules;
 mod serving;
+mod stores;
 mod tidy;
 mod twins;

@@ -49,7 +49,8 @@ pub(crate) fn request(
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     let answer = String::from_utf8_lossy(&answer);
-    parse(&answer).ok_or_else(|| Error::new(ErrorKind::InvalidData, format!("not HTTP: {answer:?}")))
+    parse(&answer)
+        .ok_or_else(|| Error::new(ErrorKind::InvalidData, format!("not HTTP: {answer:?}")))
 }
 
 fn parse(answer: &str) -> Option<Response> {

@@ -1,0 +1,318 @@
+//! Both stores, as the limiter uses them: the same answers, for one instance and for a fleet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use chronosdb::check::{Check, Descriptor, Entry, Mode, OnStoreError, QuotaKey, Request};
+use chronosdb::l1::{self, L1};
+use chronosdb::limiter::{self, Limiter, Quota, Shared, Source};
+use chronosdb::metrics::Metrics;
+use chronosdb::privacy::{self, Privacy};
+use chronosdb::quota::{Limit, Verdict};
+use chronosdb::rules::RuleSet;
+use chronosdb::store::memory::{self, Memory};
+use chronosdb::store::redis::{self as store, Redis as RedisStore};
+use chronosdb::store::{AnyStore, Store as _};
+use tokio::time::{advance, sleep};
+
+use crate::harness::random::Random;
+use crate::harness::redis::Redis;
+
+fn memory() -> AnyStore {
+    let settings = memory::Settings::default();
+    AnyStore::Memory(Arc::new(Memory::new(&settings, Metrics::new())))
+}
+
+/// One instance's store, ready to answer.
+async fn in_redis(redis: &Redis) -> AnyStore {
+    let timeout = Duration::from_secs(5);
+    let settings = store::Settings { url: redis.url(), timeout, ..store::Settings::default() };
+    let opened = RedisStore::open(&settings, 2, "test", Metrics::new()).unwrap();
+    tokio::spawn(opened.clone().watch());
+    while !opened.answers() {
+        sleep(Duration::from_millis(2)).await;
+    }
+    AnyStore::Redis(opened)
+}
+
+fn limiter(store: AnyStore, rules: &str, l1: bool) -> Limiter {
+    let metrics = Metrics::new();
+    let privacy = Privacy::new(&privacy::Settings::default());
+    let rules = if rules.is_empty() { "domain: none" } else { rules };
+    let rules = RuleSet::from_text(rules, &metrics, &privacy).unwrap();
+    let rules = Arc::new(ArcSwap::from_pointee(rules));
+    let l1 = l1::Settings { enabled: l1, ..l1::Settings::default() };
+    let l1 = L1::new(&l1, Arc::clone(&metrics));
+    let fallback = limiter::Settings {
+        on_error: OnStoreError::Error,
+        expected_instances: 1,
+        memory: memory::Settings::default(),
+    };
+    Limiter::new(Arc::new(Shared::new(rules, l1, privacy, fallback, metrics)), store)
+}
+
+fn quota(api_key: &str, user_id: &str, limit: u64, window: Duration, hits: u32) -> Quota {
+    let limit = Limit::new(limit, window).unwrap();
+    Quota { api_key: api_key.into(), user_id: user_id.into(), limit, hits }
+}
+
+fn request(domain: &str, entries: &[(&[u8], &[u8])]) -> Request {
+    let entries = entries.iter().map(|(key, value)| Entry::new(*key, *value)).collect();
+    let descriptor = Descriptor { entries, hits: 1, limit_override: None };
+    Request { domain: domain.into(), descriptors: vec![descriptor] }
+}
+
+/// A hundred times: 200 calls at once, over three instances, at a quota of five.
+#[tokio::test(flavor = "multi_thread")]
+async fn three_instances_admit_exactly_the_limit() {
+    let redis = Redis::start();
+    let mut instances = Vec::new();
+    for _ in 0..3 {
+        instances.push(Arc::new(limiter(in_redis(&redis).await, "", true)));
+    }
+    for round in 0..100 {
+        let calls: Vec<_> = (0..200)
+            .map(|call| {
+                let instance = Arc::clone(&instances[call % 3]);
+                let quota = quota("k", &round.to_string(), 5, Duration::from_secs(60), 1);
+                tokio::spawn(
+                    async move { instance.check_quota(&quota, None).await.unwrap().allowed },
+                )
+            })
+            .collect();
+        let mut allowed = 0;
+        for call in calls {
+            allowed += u32::from(call.await.unwrap());
+        }
+        assert_eq!(allowed, 5, "round {round}");
+    }
+}
+
+/// Waiting callers share runs, and each gets the answer of some serial order.
+#[tokio::test]
+async fn a_hot_key_costs_a_handful_of_runs() {
+    let redis = Redis::start();
+    let AnyStore::Redis(store) = in_redis(&redis).await else { unreachable!("it is Redis") };
+    let metrics = Metrics::new();
+    let settings =
+        store::Settings { url: redis.url(), timeout: Duration::from_secs(5), ..Default::default() };
+    drop(store);
+    let store = RedisStore::open(&settings, 1, "test", Arc::clone(&metrics)).unwrap();
+    tokio::spawn(store.clone().watch());
+    while !store.answers() {
+        sleep(Duration::from_millis(2)).await;
+    }
+    let check = Check {
+        key: QuotaKey::of_identity(b"k", b"hot"),
+        limit: Limit::new(600, Duration::from_secs(60)).unwrap(),
+        hits: 1,
+        mode: Mode::Enforce,
+        count_denied: false,
+    };
+    let before = metrics.script_runs.get();
+    let calls = (0..1000).map(|_| store.acquire(std::slice::from_ref(&check), None));
+    let answers = futures_util::future::join_all(calls).await;
+    let verdicts: Vec<Verdict> = answers.into_iter().map(|answer| answer.unwrap()[0]).collect();
+    let mut left: Vec<u64> = verdicts
+        .iter()
+        .filter(|verdict| verdict.allowed)
+        .map(|verdict| verdict.remaining)
+        .collect();
+    left.sort_unstable();
+    assert_eq!(left, (0..600).collect::<Vec<u64>>());
+    let refused = verdicts.iter().filter(|verdict| !verdict.allowed);
+    assert!(refused.clone().all(|verdict| verdict.remaining == 0 && verdict.retry_after.is_some()));
+    assert_eq!(refused.count(), 400);
+    let runs = metrics.script_runs.get() - before;
+    assert!(runs <= 5, "{runs} runs");
+}
+
+/// A caller that goes away does not strand those who wait behind it.
+#[tokio::test]
+async fn a_cancelled_leader_does_not_strand_the_others() {
+    let redis = Redis::start();
+    let store = in_redis(&redis).await;
+    let check = Check {
+        key: QuotaKey::of_identity(b"k", b"cancelled"),
+        limit: Limit::new(10, Duration::from_secs(60)).unwrap(),
+        hits: 1,
+        mode: Mode::Enforce,
+        count_denied: false,
+    };
+    redis.freeze();
+    let ask = |store: AnyStore, check: Check| async move { store.acquire(&[check], None).await };
+    let leader = tokio::spawn(ask(store.clone(), check.clone()));
+    sleep(Duration::from_millis(20)).await;
+    let waiting = tokio::spawn(ask(store.clone(), check.clone()));
+    sleep(Duration::from_millis(20)).await;
+    leader.abort();
+    redis.thaw();
+    assert!(waiting.await.unwrap().unwrap()[0].allowed);
+}
+
+/// With and without the L1: the same answers, whatever is asked, whenever. Where callers disagree
+/// about a key's limit, a hit that the larger one admits may lengthen another caller's wait; who
+/// passes stays the same.
+#[tokio::test(start_paused = true)]
+async fn law_06_l1_changes_no_outcome() {
+    for limits_differ in [false, true] {
+        let with = limiter(memory(), "", true);
+        let without = limiter(memory(), "", false);
+        let mut random = Random::new(6);
+        let mut remembered = 0;
+        for step in 0..20_000 {
+            let user = random.within(0, 3);
+            let limit = 1 + if limits_differ { random.within(0, 3) } else { user };
+            let hits = u32::try_from(random.within(0, 3)).unwrap();
+            let quota = quota("k", &user.to_string(), limit, Duration::from_millis(100), hits);
+            let mine = with.check_quota(&quota, None).await.unwrap();
+            let truth = without.check_quota(&quota, None).await.unwrap();
+            let (status, expected) = (&mine.statuses[0], &truth.statuses[0]);
+            remembered += u32::from(status.source == Source::L1);
+            let context = format!("step {step}: {quota:?}");
+            assert_eq!(mine.allowed, truth.allowed, "{context}");
+            assert_eq!(status.verdict.remaining, expected.verdict.remaining, "{context}");
+            if !limits_differ {
+                assert_eq!(status.verdict, expected.verdict, "{context}");
+                assert_eq!(mine.retry_after, truth.retry_after, "{context}");
+            }
+            advance(Duration::from_micros(random.within(0, 9_000))).await;
+        }
+        assert!(remembered > 1000, "the L1 answered {remembered} times only");
+    }
+}
+
+const IDENTITY: &str = "
+domain: edge
+descriptors:
+  - key: api_key
+    descriptors:
+      - key: user_id
+        rate_limit: { limit: 3, window: 60s }
+        identity: { api_key: '{api_key}', user_id: '{user_id}' }
+  - key: own
+    rate_limit: { limit: 3, window: 60s }
+";
+
+#[tokio::test]
+async fn one_quota_two_doors() {
+    let redis = Redis::start();
+    for store in [memory(), in_redis(&redis).await] {
+        let limiter = limiter(store, IDENTITY, true);
+        let by_rule = request("edge", &[(b"api_key", b"free"), (b"user_id", b"bob")]);
+        let native = quota("free", "bob", 3, Duration::from_secs(60), 1);
+        assert!(limiter.decide(&by_rule, None).await.unwrap().allowed);
+        assert_eq!(
+            limiter.check_quota(&native, None).await.unwrap().statuses[0].verdict.remaining,
+            1
+        );
+        assert!(limiter.decide(&by_rule, None).await.unwrap().allowed);
+        assert!(!limiter.check_quota(&native, None).await.unwrap().allowed);
+        assert!(!limiter.decide(&by_rule, None).await.unwrap().allowed);
+        // A rule without `identity` has a counter of its own, whatever its path looks like.
+        let other = quota("edge", "own:bob", 3, Duration::from_secs(60), 3);
+        assert!(limiter.check_quota(&other, None).await.unwrap().allowed);
+        let own = limiter.decide(&request("edge", &[(b"own", b"bob")]), None).await.unwrap();
+        assert_eq!(own.statuses[0].verdict.remaining, 2);
+    }
+}
+
+#[tokio::test]
+async fn keys_never_alias_and_all_of_them_expire() {
+    let redis = Redis::start();
+    let long = "x".repeat(10_000);
+    let names: Vec<&str> = vec![
+        "a",
+        "b",
+        "c",
+        "a:b",
+        "b:c",
+        "%3A",
+        "a%3Ab",
+        "{a}",
+        "}",
+        "%",
+        "\0",
+        " ",
+        "~",
+        "é",
+        &long,
+        &long[1..],
+        "a\r\nb",
+        "*",
+    ];
+    for store in [memory(), in_redis(&redis).await] {
+        let limiter = limiter(store, "", true);
+        for api_key in &names {
+            for user_id in &names {
+                let quota = quota(api_key, user_id, 1, Duration::from_secs(2), 1);
+                let decision = limiter.check_quota(&quota, None).await.unwrap();
+                assert!(decision.allowed, "{api_key:?} {user_id:?} was taken by another one");
+            }
+        }
+    }
+    let mut connection = redis.connect();
+    let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+    assert!(keys.len() >= names.len() * names.len());
+    for key in keys {
+        assert!(key.len() <= 300, "{} bytes", key.len());
+        let ttl_ms: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
+        assert!((1..=2_000 + 125 + 1).contains(&ttl_ms), "{ttl_ms}: {}", key.escape_ascii());
+    }
+    redis.clock.run_at_offset(3_000_000);
+    let count = || redis::cmd("DBSIZE").query::<u64>(&mut redis.connect()).unwrap();
+    crate::harness::wait_until("every key is gone", || count() == 0);
+}
+
+/// Zero, unlimited, unknown domain and no rule need no store: a dead one is not even asked.
+#[tokio::test]
+async fn law_11_what_needs_no_store() {
+    let settings = store::Settings { url: "redis://127.0.0.1:1".into(), ..Default::default() };
+    let dead = RedisStore::open(&settings, 1, "test", Metrics::new()).unwrap();
+    let rules = "
+domain: edge
+descriptors:
+  - key: banned
+    rate_limit: { limit: 0, window: 1s }
+  - key: free
+    rate_limit: { unlimited: true }
+  - key: limited
+    rate_limit: { limit: 1, window: 1s }
+";
+    let limiter = limiter(AnyStore::Redis(dead), rules, true);
+    let ask = async |domain: &str, key: &str| {
+        limiter.decide(&request(domain, &[(key.as_bytes(), b"v")]), None).await
+    };
+    let banned = ask("edge", "banned").await.unwrap();
+    assert_eq!((banned.allowed, banned.retry_after), (false, None));
+    assert!(ask("edge", "free").await.unwrap().allowed);
+    assert!(ask("edge", "unknown").await.unwrap().allowed);
+    assert!(ask("nowhere", "banned").await.unwrap().allowed);
+    assert!(ask("edge", "limited").await.is_err(), "law 14: no answer is invented");
+    assert_eq!(limiter.shared().metrics.unknown_domain.get(), 1);
+}
+
+/// Several descriptors: what one refuses, none of them pays; unless the domain says so.
+#[tokio::test]
+async fn law_03_charge() {
+    for (charge, group_left) in [("together", 9), ("independent", 7)] {
+        let rules = format!(
+            "domain: edge\ncharge: {charge}\ndescriptors:\n  - {{ key: group, rate_limit: {{ limit: 10, window: 60s }} }}\n  - {{ key: special, rate_limit: {{ limit: 1, window: 60s }} }}\n"
+        );
+        let limiter = limiter(memory(), &rules, true);
+        let mut both = request("edge", &[(b"group", b"g")]);
+        both.descriptors.extend(request("edge", &[(b"special", b"s")]).descriptors);
+        assert!(limiter.decide(&both, None).await.unwrap().allowed);
+        for _ in 0..2 {
+            assert!(!limiter.decide(&both, None).await.unwrap().allowed);
+        }
+        let decision = limiter.decide(&both, None).await.unwrap();
+        let left = decision.statuses[0].verdict.remaining;
+        assert_eq!(
+            left,
+            if charge == "together" { group_left } else { group_left - 1 },
+            "{charge}"
+        );
+    }
+}
