@@ -107,8 +107,7 @@ fn descriptor(descriptor: Descriptor) -> Result<RateLimitDescriptor, String> {
     let limit = |limit: Override| {
         let unit = Unit::from_str_name(&limit.unit.to_ascii_uppercase());
         let unit = unit.ok_or_else(|| format!("limit.unit: {} is not a unit", limit.unit))?;
-        let unit_multiplier =
-            limit.unit_multiplier.map(|value| UInt32Value { value, ..Default::default() });
+        let unit_multiplier = limit.unit_multiplier.map(|value| UInt32Value { value });
         let requests_per_unit = limit.requests_per_unit;
         Ok::<_, String>(wire::RateLimitOverride {
             requests_per_unit,
@@ -119,9 +118,7 @@ fn descriptor(descriptor: Descriptor) -> Result<RateLimitDescriptor, String> {
     Ok(RateLimitDescriptor {
         entries: descriptor.entries.into_iter().map(entry).collect(),
         limit: descriptor.limit.map(limit).transpose()?,
-        hits_addend: descriptor
-            .hits_addend
-            .map(|value| UInt64Value { value, ..Default::default() }),
+        hits_addend: descriptor.hits_addend.map(|value| UInt64Value { value }),
         is_negative_hits: descriptor.is_negative_hits,
     })
 }

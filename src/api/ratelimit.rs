@@ -184,8 +184,7 @@ fn current_limit(limit: Limit, rule: Option<&crate::rules::Rule>) -> CurrentLimi
     let name = rule.and_then(|rule| rule.name.as_deref()).unwrap_or_default().to_owned();
     let requests_per_unit = u32::try_from(limit.max_requests()).unwrap_or(u32::MAX);
     let (unit, multiplier) = unit_of(limit.window());
-    let unit_multiplier =
-        (multiplier > 1).then(|| UInt32Value { value: multiplier, ..Default::default() });
+    let unit_multiplier = (multiplier > 1).then_some(UInt32Value { value: multiplier });
     CurrentLimit { name, requests_per_unit, unit: unit.into(), unit_multiplier }
 }
 
@@ -194,7 +193,7 @@ fn unit_of(window: Duration) -> (Unit, u32) {
     let whole = window.subsec_nanos() == 0;
     let fits = |(unit, seconds): &(Unit, u64)| {
         let multiplier = u32::try_from(window.as_secs() / seconds).ok()?;
-        (whole && window.as_secs() % seconds == 0).then_some((*unit, multiplier))
+        (whole && window.as_secs().is_multiple_of(*seconds)).then_some((*unit, multiplier))
     };
     UNITS.iter().find_map(fits).unwrap_or((Unit::Unknown, 0))
 }
@@ -215,7 +214,7 @@ mod tests {
 
     #[test]
     fn hits() {
-        let own = |value| Some(UInt64Value { value, ..Default::default() });
+        let own = |value| Some(UInt64Value { value });
         let table = [
             (0, None, false, 1),
             (7, None, false, 7),

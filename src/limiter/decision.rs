@@ -129,7 +129,8 @@ mod tests {
     fn the_overall_answer_and_its_wait() {
         use Mode::{Enforce, Quota, Shadow};
         let never = None;
-        let table: &[(&[(Mode, bool, Option<u64>)], Result<(), Option<u64>>)] = &[
+        type Row<'a> = (&'a [(Mode, bool, Option<u64>)], Result<(), Option<u64>>);
+        let table: &[Row<'_>] = &[
             (&[], Ok(())),
             (&[(Enforce, true, None), (Shadow, false, Some(1))], Ok(())),
             (&[(Enforce, false, Some(3)), (Enforce, false, Some(5))], Err(Some(5))),

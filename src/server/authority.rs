@@ -22,7 +22,7 @@ const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// Counts the refusals, and says what to do about them.
 #[derive(Clone)]
-pub struct Watch {
+pub(super) struct Watch {
     metrics: Arc<Metrics>,
     seen: Arc<AtomicU64>,
     refused: Arc<Notify>,
@@ -30,7 +30,7 @@ pub struct Watch {
 
 impl Watch {
     /// Nothing seen yet.
-    pub fn new(metrics: &Arc<Metrics>) -> Self {
+    pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
         let metrics = Arc::clone(metrics);
         Self { metrics, seen: Arc::default(), refused: Arc::default() }
     }
@@ -44,7 +44,7 @@ impl Watch {
     }
 
     /// Writes the lines; not from inside the log, which must not log.
-    pub async fn report(self) {
+    pub(super) async fn report(self) {
         loop {
             self.refused.notified().await;
             let requests = self.seen.swap(0, Ordering::Relaxed);

@@ -110,8 +110,7 @@ fn set(tree: &mut Value, keys: &[String], value: Value) -> Result<(), String> {
 }
 
 fn syntax(path: &Path, error: &serde_yaml::Error) -> SettingsError {
-    let (line, column) =
-        error.location().map_or((1, 1), |place| (place.line() as u64, place.column() as u64));
+    let (line, column) = error.location().map_or((1, 1), |place| (place.line(), place.column()));
     let text = error.to_string();
     // The parser shows the place and the line below its message; the place stands in front here.
     let first = text.lines().next().unwrap_or(&text);

@@ -179,7 +179,7 @@ async fn law_06_l1_changes_no_outcome() {
             }
             advance(Duration::from_micros(random.within(0, 9_000))).await;
         }
-        assert!(remembered > 1000, "the L1 answered {remembered} times only");
+        assert!(remembered > 300, "the L1 answered {remembered} times only");
     }
 }
 
