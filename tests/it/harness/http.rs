@@ -48,7 +48,8 @@ pub(crate) fn request(
     stream.write_all(&message)?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
-    parse(&String::from_utf8_lossy(&answer)).ok_or_else(|| Error::from(ErrorKind::InvalidData))
+    let answer = String::from_utf8_lossy(&answer);
+    parse(&answer).ok_or_else(|| Error::new(ErrorKind::InvalidData, format!("not HTTP: {answer:?}")))
 }
 
 fn parse(answer: &str) -> Option<Response> {
