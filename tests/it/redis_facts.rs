@@ -159,3 +159,22 @@ fn a_restart_with_persistence_keeps_what_was_counted() {
     assert_eq!(lua.ask(START_US + 1, &[Wanted { hits: 0, ..wanted }])[0].remaining, 1);
     assert!(ttl_ms(&mut lua, &wanted) > 86_000_000);
 }
+
+#[test]
+fn a_clock_that_runs_is_stepped_back_an_hour() {
+    let redis = Redis::start();
+    let mut lua = InRedis::on(redis);
+    let wanted = want("running", 5, WINDOW_MS, 5);
+    lua.redis.clock.run_at_offset(0);
+    let at = |lua: &mut InRedis| {
+        let time: (u64, u64) = redis::cmd("TIME").query(&mut lua.connection).unwrap();
+        time.0
+    };
+    let before_s = at(&mut lua);
+    lua.ask(before_s * 1_000_000, &[wanted]);
+    lua.redis.clock.run_at_offset(-3_600_000_000);
+    let after_s = at(&mut lua);
+    assert!((3_590..=3_600).contains(&(before_s - after_s)), "{before_s} {after_s}");
+    let verdict = lua.ask(after_s * 1_000_000, &[Wanted { hits: 1, ..wanted }])[0];
+    assert_eq!(verdict.retry_after, Some(std::time::Duration::from_secs(1)));
+}

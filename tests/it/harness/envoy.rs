@@ -51,7 +51,7 @@ impl Envoy {
 
     /// A counter of Envoy's own; 0 when it has not counted yet.
     pub(crate) fn stat(&self, name: &str) -> u64 {
-        let page = http::get(self.admin_port, &format!("/stats?filter=^{name}$")).unwrap();
+        let page = http::get(self.admin_port, &format!("/stats?filter=%5E{name}%24")).unwrap();
         page.body.trim().rsplit(' ').next().and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 }
