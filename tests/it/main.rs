@@ -1,4 +1,5 @@
 //! Whole paths, driven through the real things: a real redis-server, a real Envoy, the binary.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod cases;
 mod harness;
