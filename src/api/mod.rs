@@ -31,6 +31,11 @@ pub mod pb {
                 }
             }
         }
+        pub mod r#type {
+            pub mod v3 {
+                tonic::include_proto!("envoy.r#type.v3");
+            }
+        }
         pub mod extensions {
             pub mod common {
                 pub mod ratelimit {

@@ -153,8 +153,7 @@ pub fn response(decision: &Decision, style: Style) -> RateLimitResponse {
         overall_code: code(decision.allowed).into(),
         statuses: decision.statuses.iter().map(status).collect(),
         response_headers_to_add: headers(decision, style).into_iter().map(header).collect(),
-        request_headers_to_add: Vec::new(),
-        dynamic_metadata: None,
+        ..RateLimitResponse::default()
     }
 }
 
@@ -206,6 +205,7 @@ mod tests {
 
     use super::*;
     use crate::api::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor as wire;
+    use crate::quota::Verdict;
 
     fn request() -> RateLimitRequest {
         let entry = wire::Entry { key: b"k".to_vec(), value: b"a\xff\xfe".to_vec() };
@@ -262,6 +262,66 @@ mod tests {
         zero.descriptors[0].limit =
             Some(RateLimitOverride { requests_per_unit: 1, unit: 1, unit_multiplier });
         assert!(question(zero).unwrap_err().to_string().contains("at least 1ms"));
+    }
+
+    /// Envoy's own messages, as another generator sees them.
+    use envoy_types::pb::envoy::service::ratelimit::v3 as envoy;
+
+    #[test]
+    fn envoy_reads_what_we_write() {
+        let verdict = Verdict {
+            allowed: false,
+            remaining: 2,
+            retry_after: Some(Duration::from_millis(57_001)),
+            reset_after: Duration::from_secs(3),
+        };
+        let limit = Some(Limit::new(10, Duration::from_secs(60)).unwrap());
+        let refused = limiter::Status { limit, verdict, ..limiter::Status::unlimited(None) };
+        let decision = Decision::of(vec![refused, limiter::Status::unlimited(None)]);
+        let bytes = response(&decision, Style::RetryAfter).encode_to_vec();
+        let read = envoy::RateLimitResponse::decode(&bytes[..]).unwrap();
+        assert_eq!(read.overall_code, 2);
+        let headers = read.response_headers_to_add;
+        let headers = headers.iter().map(|header| (&*header.key, &*header.value));
+        assert_eq!(headers.collect::<Vec<_>>(), [("retry-after", "58")]);
+        assert_eq!(read.statuses.iter().map(|status| status.code).collect::<Vec<_>>(), [2, 1]);
+        let status = &read.statuses[0];
+        assert_eq!(status.limit_remaining, 0);
+        assert_eq!(
+            status.duration_until_reset.map(|reset| (reset.seconds, reset.nanos)),
+            Some((58, 0))
+        );
+        let limit = status.current_limit.as_ref().unwrap();
+        assert_eq!((limit.requests_per_unit, limit.unit), (10, 2));
+        assert_eq!(read.statuses[1].current_limit, None);
+    }
+
+    #[test]
+    fn we_read_what_envoy_writes() {
+        use envoy_types::pb::envoy::extensions::common::ratelimit::v3 as common;
+        let limit =
+            common::rate_limit_descriptor::RateLimitOverride { requests_per_unit: 42, unit: 3 };
+        let entry =
+            common::rate_limit_descriptor::Entry { key: "user".into(), value: "élise".into() };
+        let descriptor = common::RateLimitDescriptor {
+            entries: vec![entry],
+            limit: Some(limit),
+            hits_addend: Some(UInt64Value { value: 5 }),
+            is_negative_hits: true,
+        };
+        let request = envoy::RateLimitRequest {
+            domain: "edge".into(),
+            descriptors: vec![descriptor],
+            hits_addend: 7,
+        };
+        let read = RateLimitRequest::decode(&request.encode_to_vec()[..]).unwrap();
+        let read = question(read).unwrap();
+        let expected = Descriptor {
+            entries: vec![Entry::new("user", "élise")],
+            hits: -5,
+            limit_override: Some(Limit::new(42, Duration::from_secs(3600)).unwrap()),
+        };
+        assert_eq!((read.domain, read.descriptors), ("edge".to_owned(), vec![expected]));
     }
 
     #[test]
