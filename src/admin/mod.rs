@@ -118,7 +118,12 @@ async fn explanation(State(pages): State<Pages>, Query(query): Query<Explain>) -
 async fn decide(State(pages): State<Pages>, body: axum::body::Bytes) -> Response {
     let request = match json::read(&body) {
         Ok(request) => request,
-        Err(error) => return (StatusCode::BAD_REQUEST, error + "\n").into_response(),
+        Err(error) => {
+            let is_empty =
+                matches!(&error, json::Unreadable::Invalid(error) if error.is_empty_request());
+            pages.limiter.shared().metrics.empty_requests.inc_by(u64::from(is_empty));
+            return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
+        }
     };
     match pages.limiter.decide(&request, None).await {
         Ok(decision) => {
