@@ -21,7 +21,7 @@ use super::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLim
 use super::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::check::{self, Descriptor, Entry};
 use crate::limiter::{self, Decision, Limiter};
-use crate::quota::Limit;
+use crate::quota::{Limit, Mode};
 
 /// The units of the wire, longest first. Months have 30 days and years 365, as Envoy counts them.
 const UNITS: [(Unit, u64); 7] = [
@@ -64,7 +64,7 @@ impl RateLimitService for RateLimit {
             call.failed(Status::invalid_argument(error.to_string()))
         })?;
         let decision = self.limiter.decide(&request, deadline).await;
-        let decision = decision.map_err(|error| call.failed(undecided(&error)))?;
+        let decision = decision.map_err(|error| call.failed(undecided(&error, deadline)))?;
         Ok(Response::new(response(&decision, self.style)))
     }
 }
@@ -168,7 +168,7 @@ fn status(status: &limiter::Status) -> DescriptorStatus {
         return DescriptorStatus { code: Code::Ok.into(), limit_remaining, ..Default::default() };
     };
     DescriptorStatus {
-        code: code(!status.refuses).into(),
+        code: code(!is_over(status)).into(),
         current_limit: Some(current_limit(limit, status.rule.as_deref())),
         limit_remaining: u32::try_from(remaining(status)).unwrap_or(u32::MAX),
         // Envoy cuts fractions off, so there are none.
@@ -177,6 +177,12 @@ fn status(status: &limiter::Status) -> DescriptorStatus {
             nanos: 0,
         }),
     }
+}
+
+/// Over its own limit, whatever becomes of the request: one quota of several may be over and the
+/// request still pass, as with envoyproxy/ratelimit. A limit in shadow mode never says so.
+fn is_over(status: &limiter::Status) -> bool {
+    status.refuses || (status.mode == Mode::Quota && !status.verdict.allowed)
 }
 
 fn current_limit(limit: Limit, rule: Option<&crate::rules::Rule>) -> CurrentLimit {
@@ -322,6 +328,34 @@ mod tests {
             limit_override: Some(Limit::new(42, Duration::from_secs(3600)).unwrap()),
         };
         assert_eq!((read.domain, read.descriptors), ("edge".to_owned(), vec![expected]));
+    }
+
+    #[test]
+    fn a_status_says_over_unless_it_is_in_shadow_mode() {
+        use Mode::{Enforce, Quota, Shadow};
+        let status = |(mode, allowed): (Mode, bool)| {
+            let (remaining, wait) = (u64::from(allowed), Duration::from_millis(1));
+            let retry_after = (!allowed).then_some(wait);
+            let verdict = Verdict { allowed, remaining, retry_after, reset_after: wait };
+            let limit = Some(Limit::new(10, Duration::from_secs(60)).unwrap());
+            limiter::Status { limit, verdict, mode, ..limiter::Status::unlimited(None) }
+        };
+        let table: [(&[(Mode, bool)], Code, &[Code]); 4] = [
+            (&[(Shadow, false), (Enforce, true)], Code::Ok, &[Code::Ok, Code::Ok]),
+            (&[(Quota, false), (Quota, true)], Code::Ok, &[Code::OverLimit, Code::Ok]),
+            (&[(Quota, false)], Code::OverLimit, &[Code::OverLimit]),
+            (&[(Enforce, true), (Enforce, false)], Code::OverLimit, &[Code::Ok, Code::OverLimit]),
+        ];
+        for (asked, overall, codes) in table {
+            let decision = Decision::of(asked.iter().copied().map(status).collect());
+            let response = response(&decision, Style::Off);
+            assert_eq!(response.overall_code(), overall, "{asked:?}");
+            for ((status, code), (_, allowed)) in response.statuses.iter().zip(codes).zip(asked) {
+                assert_eq!(status.code(), *code, "{asked:?}");
+                assert_eq!(status.limit_remaining, u32::from(*allowed), "{asked:?}");
+                assert_eq!(status.duration_until_reset.map(|reset| reset.seconds), Some(1));
+            }
+        }
     }
 
     #[test]
