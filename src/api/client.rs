@@ -110,8 +110,7 @@ impl Client {
                 })
             }
             Question::Descriptors { domain, descriptors, hits } => {
-                let hits_addend =
-                    Some(UInt64Value { value: u64::from(hits), ..Default::default() });
+                let hits_addend = Some(UInt64Value { value: u64::from(hits) });
                 let descriptor = |entries: Vec<Entry>| RateLimitDescriptor {
                     entries: entries
                         .into_iter()

@@ -145,4 +145,14 @@ mod tests {
         let by_rules = CheckQuotaRequest { max_requests: 0, window_seconds: 0, ..good };
         assert!(matches!(question(by_rules), Ok(Question::Rules(_))));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            use prost::Message as _;
+            if let Ok(request) = CheckQuotaRequest::decode(&bytes[..]) {
+                let _ = question(request);
+            }
+        }
+    }
 }

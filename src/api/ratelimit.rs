@@ -7,46 +7,46 @@ use std::time::Duration;
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::google::protobuf::{Duration as WireDuration, UInt32Value};
 use prometheus::Histogram;
+use serde::{Deserialize, Serialize};
 use tonic::{Request, Response, Status};
 
 use super::call::{Call, undecided};
 use super::headers::{Style, headers, remaining, reset_s};
+use super::metadata::metadata;
 use super::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use super::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use super::pb::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit as CurrentLimit,
 };
 use super::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use super::unit;
 use crate::check::{self, Descriptor, Entry};
 use crate::limiter::{self, Decision, Limiter};
 use crate::quota::{Limit, Mode};
 
-/// The units of the wire, longest first. Months have 30 days and years 365, as Envoy counts them.
-const UNITS: [(Unit, u64); 7] = [
-    (Unit::Year, 365 * 86_400),
-    (Unit::Month, 30 * 86_400),
-    (Unit::Week, 7 * 86_400),
-    (Unit::Day, 86_400),
-    (Unit::Hour, 3_600),
-    (Unit::Minute, 60),
-    (Unit::Second, 1),
-];
+/// Settings of `ratelimit:`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Whether answers carry what was asked and who refused it, for access logs.
+    pub dynamic_metadata: bool,
+}
 
 /// The front.
 pub struct RateLimit {
     limiter: Arc<Limiter>,
     style: Style,
+    settings: Settings,
     latency: Histogram,
 }
 
 impl RateLimit {
     /// A front over a limiter.
-    pub fn new(limiter: Arc<Limiter>, style: Style) -> Self {
+    pub fn new(limiter: Arc<Limiter>, style: Style, settings: &Settings) -> Self {
         let metrics = &limiter.shared().metrics;
         let latency = metrics.grpc_latency_ms.with_label_values(&["ShouldRateLimit"]);
-        Self { limiter, style, latency }
+        Self { limiter, style, settings: settings.clone(), latency }
     }
 }
 
@@ -65,7 +65,12 @@ impl RateLimitService for RateLimit {
         })?;
         let decision = self.limiter.decide(&request, deadline).await;
         let decision = decision.map_err(|error| call.failed(undecided(&error, deadline)))?;
-        Ok(Response::new(response(&decision, self.style)))
+        let mut response = response(&decision, self.style);
+        if self.settings.dynamic_metadata {
+            let privacy = &self.limiter.shared().privacy;
+            response.dynamic_metadata = Some(metadata(&request, &decision, privacy));
+        }
+        Ok(Response::new(response))
     }
 }
 
@@ -129,12 +134,9 @@ fn descriptor(index: usize, wire: RateLimitDescriptor, hits: i64) -> Result<Desc
     })
 }
 
-/// The override's unit is `envoy.type.v3.RateLimitUnit`, which has no week.
 fn override_of(wire: RateLimitOverride, index: usize) -> Result<Limit, Invalid> {
     let wrong = |what: String| Invalid::Limit(index, what);
-    let unit = Unit::try_from(wire.unit).ok().filter(|unit| *unit != Unit::Week);
-    let seconds = unit.and_then(|unit| UNITS.iter().find(|(known, _)| *known == unit));
-    let Some((_, seconds)) = seconds else {
+    let Some(seconds) = unit::of_request_s(wire.unit) else {
         return Err(wrong(format!("unit {} is none of SECOND (1) to YEAR (6)", wire.unit)));
     };
     let multiplier = wire.unit_multiplier.map_or(1, |multiplier| multiplier.value);
@@ -188,20 +190,9 @@ fn is_over(status: &limiter::Status) -> bool {
 fn current_limit(limit: Limit, rule: Option<&crate::rules::Rule>) -> CurrentLimit {
     let name = rule.and_then(|rule| rule.name.as_deref()).unwrap_or_default().to_owned();
     let requests_per_unit = u32::try_from(limit.max_requests()).unwrap_or(u32::MAX);
-    let (unit, multiplier) = unit_of(limit.window());
-    let unit_multiplier =
-        (multiplier > 1).then(|| UInt32Value { value: multiplier, ..Default::default() });
+    let (unit, multiplier) = unit::of_window(limit.window());
+    let unit_multiplier = (multiplier > 1).then_some(UInt32Value { value: multiplier });
     CurrentLimit { name, requests_per_unit, unit: unit.into(), unit_multiplier }
-}
-
-/// The longest unit that a window is a multiple of.
-fn unit_of(window: Duration) -> (Unit, u32) {
-    let whole = window.subsec_nanos() == 0;
-    let fits = |(unit, seconds): &(Unit, u64)| {
-        let multiplier = u32::try_from(window.as_secs() / seconds).ok()?;
-        (whole && window.as_secs() % seconds == 0).then_some((*unit, multiplier))
-    };
-    UNITS.iter().find_map(fits).unwrap_or((Unit::Unknown, 0))
 }
 
 #[cfg(test)]
@@ -221,7 +212,7 @@ mod tests {
 
     #[test]
     fn hits() {
-        let own = |value| Some(UInt64Value { value, ..Default::default() });
+        let own = |value| Some(UInt64Value { value });
         let table = [
             (0, None, false, 1),
             (7, None, false, 7),
@@ -355,22 +346,6 @@ mod tests {
                 assert_eq!(status.limit_remaining, u32::from(*allowed), "{asked:?}");
                 assert_eq!(status.duration_until_reset.map(|reset| reset.seconds), Some(1));
             }
-        }
-    }
-
-    #[test]
-    fn windows_as_units() {
-        let table = [
-            (1_000, (Unit::Second, 1)),
-            (90_000, (Unit::Second, 90)),
-            (300_000, (Unit::Minute, 5)),
-            (7 * 86_400_000, (Unit::Week, 1)),
-            (30 * 86_400_000, (Unit::Month, 1)),
-            (365 * 86_400_000, (Unit::Year, 1)),
-            (250, (Unit::Unknown, 0)),
-        ];
-        for (window_ms, expected) in table {
-            assert_eq!(unit_of(Duration::from_millis(window_ms)), expected, "{window_ms}");
         }
     }
 
