@@ -1,37 +1,54 @@
-//! Compiles `proto/`, without protoc.
+//! Generates the wire: messages, servers and clients from `proto/`, and the descriptors that
+//! reflection serves. No `protoc` is needed.
 
+use std::error::Error;
 use std::path::PathBuf;
 
+use prost_types::FileDescriptorSet;
 use prost_types::field_descriptor_proto::Type;
-use prost_types::{DescriptorProto, FileDescriptorSet};
-use protox::prost::Message as _;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let files = ["chronosdb/v1/rate_limiter.proto", "envoy/rls.proto"];
+const PROTOS: [&str; 2] =
+    ["chronosdb/v1/rate_limiter.proto", "envoy/service/ratelimit/v3/rls.proto"];
+
+fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let mut descriptors = protox::compile(files, ["proto"])?;
-    let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    std::fs::write(out.join("reflection.bin"), descriptors.encode_to_vec())?;
+    println!("cargo:rerun-if-changed=build.rs");
+    let out_dir = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
 
-    entries_are_bytes(&mut descriptors);
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_imports(true).include_source_info(true).open_files(PROTOS)?;
+    let mut descriptors = compiler.file_descriptor_set();
+    let reflected = protox::Compiler::new(["proto"])?
+        .include_imports(true)
+        .open_files(PROTOS)?
+        .encode_file_descriptor_set();
+    std::fs::write(out_dir.join("reflection.bin"), reflected)?;
+
+    decode_entries_as_bytes(&mut descriptors)?;
     tonic_prost_build::configure()
-        // Their types come from envoy-types too, by the extern path below.
-        .compile_well_known_types(true)
         .extern_path(".envoy.config.core.v3", "::envoy_types::pb::envoy::config::core::v3")
         .extern_path(".google.protobuf", "::envoy_types::pb::google::protobuf")
+        // Their types come from envoy-types too, by the extern path above.
+        .compile_well_known_types(true)
         .compile_fds(descriptors)?;
     Ok(())
 }
 
-/// Same on the wire; but a string that is not UTF-8 cannot be decoded, and the error would switch
-/// off the limit of a client that sends one odd byte.
-fn entries_are_bytes(descriptors: &mut FileDescriptorSet) {
-    let messages = descriptors.file.iter_mut().flat_map(|file| &mut file.message_type);
-    let nested: Vec<&mut DescriptorProto> =
-        messages.flat_map(|message| &mut message.nested_type).collect();
-    for entry in nested.into_iter().filter(|message| message.name() == "Entry") {
-        for field in &mut entry.field {
-            field.set_type(Type::Bytes);
-        }
+/// Envoy puts raw header bytes into descriptor entries. As `string` they would have to be UTF-8,
+/// and a client could switch its limit off with one odd byte; `bytes` look the same on the wire.
+/// Only the generated code differs: reflection keeps `string`, so that tools send and show text.
+fn decode_entries_as_bytes(descriptors: &mut FileDescriptorSet) -> Result<(), &'static str> {
+    let entry = descriptors
+        .file
+        .iter_mut()
+        .filter(|file| file.package() == "envoy.extensions.common.ratelimit.v3")
+        .flat_map(|file| &mut file.message_type)
+        .filter(|message| message.name() == "RateLimitDescriptor")
+        .flat_map(|message| &mut message.nested_type)
+        .find(|message| message.name() == "Entry")
+        .ok_or("proto/ has no RateLimitDescriptor.Entry")?;
+    for field in &mut entry.field {
+        field.set_type(Type::Bytes);
     }
+    Ok(())
 }

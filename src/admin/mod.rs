@@ -118,7 +118,12 @@ async fn explanation(State(pages): State<Pages>, Query(query): Query<Explain>) -
 async fn decide(State(pages): State<Pages>, body: axum::body::Bytes) -> Response {
     let request = match json::read(&body) {
         Ok(request) => request,
-        Err(error) => return (StatusCode::BAD_REQUEST, error + "\n").into_response(),
+        Err(error) => {
+            let is_empty =
+                matches!(&error, json::Unreadable::Invalid(error) if error.is_empty_request());
+            pages.limiter.shared().metrics.empty_requests.inc_by(u64::from(is_empty));
+            return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
+        }
     };
     match pages.limiter.decide(&request, None).await {
         Ok(decision) => {
@@ -134,5 +139,127 @@ async fn decide(State(pages): State<Pages>, body: axum::body::Bytes) -> Response
             response
         }
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arc_swap::ArcSwap;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::admin::readiness::Part;
+    use crate::check::OnStoreError;
+    use crate::l1::{self, L1};
+    use crate::limiter::{self, Shared};
+    use crate::metrics::Metrics;
+    use crate::privacy::{self, Privacy};
+    use crate::rules::RuleSet;
+    use crate::store::AnyStore;
+    use crate::store::memory::{self, Memory};
+
+    const RULES: &str = "
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: { limit: 1, window: 1h }
+";
+
+    fn limiter() -> Arc<Limiter> {
+        let metrics = Metrics::new();
+        let privacy = Privacy::new(&privacy::Settings::default());
+        let rules = RuleSet::from_text(RULES, &metrics, &privacy).ok().unwrap();
+        let settings = limiter::Settings {
+            on_error: OnStoreError::Error,
+            expected_instances: 1,
+            memory: memory::Settings::default(),
+        };
+        let l1 = L1::new(&l1::Settings::default(), Arc::clone(&metrics));
+        let rules = Arc::new(ArcSwap::from_pointee(rules));
+        let memory = Memory::new(&memory::Settings::default(), Arc::clone(&metrics));
+        let shared = Shared::new(rules, l1, privacy, settings, metrics);
+        Arc::new(Limiter::new(Arc::new(shared), AnyStore::Memory(Arc::new(memory))))
+    }
+
+    /// The pages on a real socket, and the readiness they show.
+    struct Site {
+        address: std::net::SocketAddr,
+        readiness: Readiness,
+        limiter: Arc<Limiter>,
+    }
+
+    impl Site {
+        async fn open() -> Self {
+            let (limiter, readiness) = (limiter(), Readiness::default());
+            let pages = router(Arc::clone(&limiter), readiness.clone(), headers::Style::default());
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            tokio::spawn(serve(listener, pages));
+            Self { address, readiness, limiter }
+        }
+
+        /// The status and the whole answer.
+        async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+            let mut stream = TcpStream::connect(self.address).await.unwrap();
+            let length = body.len();
+            let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
+            let request = format!("{head}content-length: {length}\r\n\r\n{body}");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            (answer[9..12].parse().unwrap(), answer)
+        }
+    }
+
+    #[tokio::test]
+    async fn pages() {
+        let site = Site::open().await;
+        for (path, status, part) in [
+            ("/", 200, "/explain"),
+            ("/livez", 200, "OK"),
+            ("/readyz", 503, "rules: not looked at yet\nstore: not looked at yet"),
+            ("/metrics", 200, "text/plain; version=0.0.4"),
+            ("/metrics", 200, "chronosdb_build_info"),
+            ("/rules", 200, "\"domain\":\"edge\""),
+            ("/explain?domain=edge&descriptor=user=a", 200, "\"quota_key\":\"edge:user:a\""),
+            ("/explain?domain=edge&descriptor=user", 400, "descriptor=key=value,key=value"),
+            ("/explain?domain=edge", 400, "missing field `descriptor`"),
+            ("/nothing", 404, "/healthcheck"),
+            ("/json", 405, ""),
+        ] {
+            let (code, answer) = site.ask("GET", path, "").await;
+            assert_eq!(code, status, "{path}: {answer}");
+            assert!(answer.contains(part), "{path}: {answer}");
+        }
+        site.readiness.set(Part::Rules, None);
+        site.readiness.set(Part::Store, None);
+        assert_eq!(site.ask("GET", "/healthcheck", "").await.0, 200);
+    }
+
+    #[tokio::test]
+    async fn questions_in_json() {
+        let site = Site::open().await;
+        let body = r#"{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"a"}]}]}"#;
+        let (code, answer) = site.ask("POST", "/json", body).await;
+        assert_eq!(code, 200);
+        assert!(answer.contains(r#""overallCode":"OK""#), "{answer}");
+        assert!(answer.contains(r#""limitRemaining":0,"durationUntilReset":"3600s""#), "{answer}");
+        assert!(answer.contains(r#"{"requestsPerUnit":1,"unit":"HOUR"}"#), "{answer}");
+        let (code, answer) = site.ask("POST", "/json", body).await;
+        assert_eq!(code, 429);
+        assert!(answer.contains("retry-after: 3600"), "{answer}");
+        assert!(answer.contains(r#"[{"key":"retry-after","value":"3600"}]"#), "{answer}");
+        let empty = &site.limiter.shared().metrics.empty_requests;
+        for (body, part, counted) in [
+            ("}", "the body is no rate limit request", 0),
+            (r#"{"domain":"edge","descriptors":[{"entries":[]}]}"#, "descriptors[0].entries", 1),
+        ] {
+            let (code, answer) = site.ask("POST", "/json", body).await;
+            assert_eq!((code, empty.get()), (400, counted), "{answer}");
+            assert!(answer.contains(part), "{answer}");
+        }
+        let large = "x".repeat(MAX_BODY_BYTES + 1);
+        assert_eq!(site.ask("POST", "/json", &large).await.0, 413);
     }
 }

@@ -9,7 +9,6 @@ use tonic::{Code, Status};
 
 use crate::limiter::Undecided;
 use crate::metrics::{Metrics, milliseconds};
-use crate::store::StoreError;
 
 /// A call under way. Counts itself when it ends, also when the caller goes away.
 pub struct Call<'a> {
@@ -47,12 +46,13 @@ impl Drop for Call<'_> {
     }
 }
 
-/// A status for a call that nobody could decide. Never RESOURCE_EXHAUSTED: that would read as
-/// "over the limit".
-pub fn undecided(undecided: &Undecided) -> Status {
+/// A status for a call that nobody could decide; `deadline` is the caller's own. Never
+/// RESOURCE_EXHAUSTED: that would read as "over the limit".
+pub fn undecided(undecided: &Undecided, deadline: Option<Instant>) -> Status {
     let Undecided::Store(error) = undecided;
-    let code =
-        if *error == StoreError::Timeout { Code::DeadlineExceeded } else { Code::Unavailable };
+    // A store that is slower than our own patience is a fault of ours, not of the caller's wait.
+    let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+    let code = if is_late { Code::DeadlineExceeded } else { Code::Unavailable };
     Status::new(code, format!("no decision: {error}"))
 }
 
@@ -78,6 +78,26 @@ fn grpc_timeout(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::StoreError;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_callers_own_deadline_can_be_exceeded() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        let away = StoreError::Unavailable("refused".into());
+        let table = [
+            (StoreError::Timeout, None, Code::Unavailable),
+            (StoreError::Timeout, Some(later), Code::Unavailable),
+            (StoreError::Timeout, Some(now), Code::DeadlineExceeded),
+            (away.clone(), Some(later), Code::Unavailable),
+            (away, Some(now), Code::DeadlineExceeded),
+        ];
+        for (error, deadline, expected) in table {
+            let status = undecided(&Undecided::Store(error.clone()), deadline);
+            assert_eq!(status.code(), expected, "{error}");
+            assert!(status.message().contains(&error.to_string()), "{status}");
+        }
+    }
 
     #[test]
     fn timeouts() {

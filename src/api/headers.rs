@@ -82,7 +82,7 @@ fn x_ratelimit(decision: &Decision, deciding: &Status, headers: &mut Vec<Header>
     let Some(limit) = deciding.limit else { return };
     let mut all = limit.max_requests().to_string();
     for (_, limit) in limited(decision) {
-        let _ = write!(all, ", {};w={}", limit.max_requests(), whole_seconds(limit.window()));
+        let _ = write!(all, ", {}{}", limit.max_requests(), window_parameter(limit));
     }
     headers.push(("x-ratelimit-limit", all));
     headers.push(("x-ratelimit-remaining", remaining(deciding).to_string()));
@@ -90,23 +90,40 @@ fn x_ratelimit(decision: &Decision, deciding: &Status, headers: &mut Vec<Header>
 }
 
 fn ietf(decision: &Decision, deciding: &Status, headers: &mut Vec<Header>) {
-    let policies: Vec<String> = limited(decision)
-        .map(|(status, limit)| {
-            let window_s = whole_seconds(limit.window());
-            format!("{};q={};w={window_s}", policy_name(status), limit.max_requests())
-        })
-        .collect();
+    let mut policies: Vec<String> = Vec::new();
+    for (status, limit) in limited(decision) {
+        let most = integer(limit.max_requests());
+        let policy = format!("{};q={most}{}", policy_name(status), window_parameter(limit));
+        // Descriptors that one rule takes have one policy.
+        if !policies.contains(&policy) {
+            policies.push(policy);
+        }
+    }
     let name = policy_name(deciding);
+    let (left, reset_s) = (integer(remaining(deciding)), integer(reset_s(deciding)));
     headers.push(("ratelimit-policy", policies.join(", ")));
-    headers
-        .push(("ratelimit", format!("{name};r={};t={}", remaining(deciding), reset_s(deciding))));
+    headers.push(("ratelimit", format!("{name};r={left};t={reset_s}")));
+}
+
+/// `;w=60`; nothing for a window that is no whole number of seconds, which a header cannot say.
+fn window_parameter(limit: Limit) -> String {
+    let window = limit.window();
+    if window.subsec_nanos() == 0 { format!(";w={}", window.as_secs()) } else { String::new() }
+}
+
+/// Integers of structured fields have at most 15 digits (RFC 9651 §3.3.1).
+fn integer(number: u64) -> u64 {
+    number.min(999_999_999_999_999)
+}
+
+fn policy_name(status: &Status) -> String {
+    let rule = status.rule.as_deref();
+    quoted(rule.map_or("default", |rule| rule.name.as_deref().unwrap_or(&rule.label)))
 }
 
 /// A string of structured fields (RFC 9651 §3.3.3): printable ASCII, quotes and backslashes
 /// escaped; what does not fit becomes `_`.
-fn policy_name(status: &Status) -> String {
-    let rule = status.rule.as_deref();
-    let name = rule.map_or("default", |rule| rule.name.as_deref().unwrap_or(&rule.label));
+fn quoted(name: &str) -> String {
     let mut quoted = String::with_capacity(name.len() + 2);
     quoted.push('"');
     for symbol in name.chars() {
@@ -163,6 +180,40 @@ mod tests {
             shown(refused(), Style::Ietf),
             "retry-after: 58\nratelimit-policy: \"default\";q=10;w=1, \"default\";q=12;w=60\nratelimit: \"default\";r=0;t=58"
         );
+    }
+
+    #[test]
+    fn an_ietf_item_says_what_a_structured_field_can() {
+        let milliseconds = |max_requests| {
+            let limit = Limit::new(max_requests, Duration::from_millis(1500)).unwrap();
+            Status { limit: Some(limit), ..status(1, 1, Ok(crate::quota::MAX_HITS), 100) }
+        };
+        assert_eq!(
+            shown(vec![milliseconds(crate::quota::MAX_HITS)], Style::Ietf),
+            "ratelimit-policy: \"default\";q=999999999999999\n\
+             ratelimit: \"default\";r=999999999999999;t=1"
+        );
+        assert_eq!(
+            shown(vec![milliseconds(7)], Style::XRatelimit).lines().next(),
+            Some("x-ratelimit-limit: 7, 7")
+        );
+        let twice = vec![status(10, 1, Ok(8), 100), status(10, 1, Ok(8), 100)];
+        assert_eq!(
+            shown(twice, Style::Ietf).lines().next(),
+            Some("ratelimit-policy: \"default\";q=10;w=1")
+        );
+    }
+
+    #[test]
+    fn a_policy_name_stays_inside_its_quotes() {
+        for (name, expected) in [
+            ("vip", r#""vip""#),
+            (r#"a";q=9"#, r#""a\";q=9""#),
+            (r"a\", r#""a\\""#),
+            ("é\r\nx: y", r#""___x: y""#),
+        ] {
+            assert_eq!(quoted(name), expected);
+        }
     }
 
     #[test]

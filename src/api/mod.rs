@@ -4,8 +4,10 @@ pub mod call;
 pub mod client;
 pub mod headers;
 pub mod json;
+pub mod metadata;
 pub mod native;
 pub mod ratelimit;
+pub mod unit;
 
 use std::sync::Arc;
 
@@ -31,6 +33,11 @@ pub mod pb {
                 }
             }
         }
+        pub mod r#type {
+            pub mod v3 {
+                tonic::include_proto!("envoy.r#type.v3");
+            }
+        }
         pub mod extensions {
             pub mod common {
                 pub mod ratelimit {
@@ -54,9 +61,13 @@ pub const SERVICES: [&str; 2] =
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 
 /// The gRPC services over one limiter.
-pub fn routes(limiter: Arc<Limiter>, headers: &headers::Settings) -> Routes {
+pub fn routes(
+    limiter: Arc<Limiter>,
+    headers: &headers::Settings,
+    settings: &ratelimit::Settings,
+) -> Routes {
     let native = native::Native::new(Arc::clone(&limiter));
-    let ratelimit = ratelimit::RateLimit::new(limiter, headers.style);
+    let ratelimit = ratelimit::RateLimit::new(limiter, headers.style, settings);
     let mut routes = Routes::builder();
     routes
         .add_service(

@@ -47,7 +47,12 @@ impl Native {
     ) -> Result<Decision, Undecided> {
         match question {
             Question::Quota(quota) => self.limiter.check_quota(quota, deadline).await,
-            Question::Rules(request) => self.limiter.decide(request, deadline).await,
+            Question::Rules(request) => {
+                let decision = self.limiter.decide(request, deadline).await?;
+                // By the rules a peek is over only when more than the limit is used.
+                let is_peek = request.descriptors.iter().all(|descriptor| descriptor.hits == 0);
+                Ok(if is_peek { Decision::of_next_hit(decision.statuses) } else { decision })
+            }
         }
     }
 }
@@ -63,7 +68,7 @@ impl RateLimiter for Native {
         let question = question(request.into_inner())
             .map_err(|error| call.failed(Status::invalid_argument(error)))?;
         let decision = self.ask(&question, deadline).await;
-        let decision = decision.map_err(|error| call.failed(undecided(&error)))?;
+        let decision = decision.map_err(|error| call.failed(undecided(&error, deadline)))?;
         Ok(Response::new(response(&decision)))
     }
 }
@@ -139,5 +144,15 @@ mod tests {
         }
         let by_rules = CheckQuotaRequest { max_requests: 0, window_seconds: 0, ..good };
         assert!(matches!(question(by_rules), Ok(Question::Rules(_))));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            use prost::Message as _;
+            if let Ok(request) = CheckQuotaRequest::decode(&bytes[..]) {
+                let _ = question(request);
+            }
+        }
     }
 }

@@ -7,46 +7,46 @@ use std::time::Duration;
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::google::protobuf::{Duration as WireDuration, UInt32Value};
 use prometheus::Histogram;
+use serde::{Deserialize, Serialize};
 use tonic::{Request, Response, Status};
 
 use super::call::{Call, undecided};
 use super::headers::{Style, headers, remaining, reset_s};
+use super::metadata::metadata;
 use super::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use super::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use super::pb::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit as CurrentLimit,
 };
 use super::pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitService;
 use super::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use super::unit;
 use crate::check::{self, Descriptor, Entry};
 use crate::limiter::{self, Decision, Limiter};
-use crate::quota::Limit;
+use crate::quota::{Limit, Mode};
 
-/// The units of the wire, longest first. Months have 30 days and years 365, as Envoy counts them.
-const UNITS: [(Unit, u64); 7] = [
-    (Unit::Year, 365 * 86_400),
-    (Unit::Month, 30 * 86_400),
-    (Unit::Week, 7 * 86_400),
-    (Unit::Day, 86_400),
-    (Unit::Hour, 3_600),
-    (Unit::Minute, 60),
-    (Unit::Second, 1),
-];
+/// Settings of `ratelimit:`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Whether answers carry what was asked and who refused it, for access logs.
+    pub dynamic_metadata: bool,
+}
 
 /// The front.
 pub struct RateLimit {
     limiter: Arc<Limiter>,
     style: Style,
+    settings: Settings,
     latency: Histogram,
 }
 
 impl RateLimit {
     /// A front over a limiter.
-    pub fn new(limiter: Arc<Limiter>, style: Style) -> Self {
+    pub fn new(limiter: Arc<Limiter>, style: Style, settings: &Settings) -> Self {
         let metrics = &limiter.shared().metrics;
         let latency = metrics.grpc_latency_ms.with_label_values(&["ShouldRateLimit"]);
-        Self { limiter, style, latency }
+        Self { limiter, style, settings: settings.clone(), latency }
     }
 }
 
@@ -64,8 +64,13 @@ impl RateLimitService for RateLimit {
             call.failed(Status::invalid_argument(error.to_string()))
         })?;
         let decision = self.limiter.decide(&request, deadline).await;
-        let decision = decision.map_err(|error| call.failed(undecided(&error)))?;
-        Ok(Response::new(response(&decision, self.style)))
+        let decision = decision.map_err(|error| call.failed(undecided(&error, deadline)))?;
+        let mut response = response(&decision, self.style);
+        if self.settings.dynamic_metadata {
+            let privacy = &self.limiter.shared().privacy;
+            response.dynamic_metadata = Some(metadata(&request, &decision, privacy));
+        }
+        Ok(Response::new(response))
     }
 }
 
@@ -129,12 +134,9 @@ fn descriptor(index: usize, wire: RateLimitDescriptor, hits: i64) -> Result<Desc
     })
 }
 
-/// The override's unit is `envoy.type.v3.RateLimitUnit`, which has no week.
 fn override_of(wire: RateLimitOverride, index: usize) -> Result<Limit, Invalid> {
     let wrong = |what: String| Invalid::Limit(index, what);
-    let unit = Unit::try_from(wire.unit).ok().filter(|unit| *unit != Unit::Week);
-    let seconds = unit.and_then(|unit| UNITS.iter().find(|(known, _)| *known == unit));
-    let Some((_, seconds)) = seconds else {
+    let Some(seconds) = unit::of_request_s(wire.unit) else {
         return Err(wrong(format!("unit {} is none of SECOND (1) to YEAR (6)", wire.unit)));
     };
     let multiplier = wire.unit_multiplier.map_or(1, |multiplier| multiplier.value);
@@ -153,8 +155,7 @@ pub fn response(decision: &Decision, style: Style) -> RateLimitResponse {
         overall_code: code(decision.allowed).into(),
         statuses: decision.statuses.iter().map(status).collect(),
         response_headers_to_add: headers(decision, style).into_iter().map(header).collect(),
-        request_headers_to_add: Vec::new(),
-        dynamic_metadata: None,
+        ..RateLimitResponse::default()
     }
 }
 
@@ -169,7 +170,7 @@ fn status(status: &limiter::Status) -> DescriptorStatus {
         return DescriptorStatus { code: Code::Ok.into(), limit_remaining, ..Default::default() };
     };
     DescriptorStatus {
-        code: code(!status.refuses).into(),
+        code: code(!is_over(status)).into(),
         current_limit: Some(current_limit(limit, status.rule.as_deref())),
         limit_remaining: u32::try_from(remaining(status)).unwrap_or(u32::MAX),
         // Envoy cuts fractions off, so there are none.
@@ -180,22 +181,18 @@ fn status(status: &limiter::Status) -> DescriptorStatus {
     }
 }
 
+/// Over its own limit, whatever becomes of the request: one quota of several may be over and the
+/// request still pass, as with envoyproxy/ratelimit. A limit in shadow mode never says so.
+fn is_over(status: &limiter::Status) -> bool {
+    status.refuses || (status.mode == Mode::Quota && !status.verdict.allowed)
+}
+
 fn current_limit(limit: Limit, rule: Option<&crate::rules::Rule>) -> CurrentLimit {
     let name = rule.and_then(|rule| rule.name.as_deref()).unwrap_or_default().to_owned();
     let requests_per_unit = u32::try_from(limit.max_requests()).unwrap_or(u32::MAX);
-    let (unit, multiplier) = unit_of(limit.window());
+    let (unit, multiplier) = unit::of_window(limit.window());
     let unit_multiplier = (multiplier > 1).then_some(UInt32Value { value: multiplier });
     CurrentLimit { name, requests_per_unit, unit: unit.into(), unit_multiplier }
-}
-
-/// The longest unit that a window is a multiple of.
-fn unit_of(window: Duration) -> (Unit, u32) {
-    let whole = window.subsec_nanos() == 0;
-    let fits = |(unit, seconds): &(Unit, u64)| {
-        let multiplier = u32::try_from(window.as_secs() / seconds).ok()?;
-        (whole && window.as_secs().is_multiple_of(*seconds)).then_some((*unit, multiplier))
-    };
-    UNITS.iter().find_map(fits).unwrap_or((Unit::Unknown, 0))
 }
 
 #[cfg(test)]
@@ -205,6 +202,7 @@ mod tests {
 
     use super::*;
     use crate::api::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor as wire;
+    use crate::quota::Verdict;
 
     fn request() -> RateLimitRequest {
         let entry = wire::Entry { key: b"k".to_vec(), value: b"a\xff\xfe".to_vec() };
@@ -263,19 +261,92 @@ mod tests {
         assert!(question(zero).unwrap_err().to_string().contains("at least 1ms"));
     }
 
+    /// Envoy's own messages, as another generator sees them.
+    use envoy_types::pb::envoy::service::ratelimit::v3 as envoy;
+
     #[test]
-    fn windows_as_units() {
-        let table = [
-            (1_000, (Unit::Second, 1)),
-            (90_000, (Unit::Second, 90)),
-            (300_000, (Unit::Minute, 5)),
-            (7 * 86_400_000, (Unit::Week, 1)),
-            (30 * 86_400_000, (Unit::Month, 1)),
-            (365 * 86_400_000, (Unit::Year, 1)),
-            (250, (Unit::Unknown, 0)),
+    fn envoy_reads_what_we_write() {
+        let verdict = Verdict {
+            allowed: false,
+            remaining: 2,
+            retry_after: Some(Duration::from_millis(57_001)),
+            reset_after: Duration::from_secs(3),
+        };
+        let limit = Some(Limit::new(10, Duration::from_secs(60)).unwrap());
+        let refused = limiter::Status { limit, verdict, ..limiter::Status::unlimited(None) };
+        let decision = Decision::of(vec![refused, limiter::Status::unlimited(None)]);
+        let bytes = response(&decision, Style::RetryAfter).encode_to_vec();
+        let read = envoy::RateLimitResponse::decode(&bytes[..]).unwrap();
+        assert_eq!(read.overall_code, 2);
+        let headers = read.response_headers_to_add;
+        let headers = headers.iter().map(|header| (&*header.key, &*header.value));
+        assert_eq!(headers.collect::<Vec<_>>(), [("retry-after", "58")]);
+        assert_eq!(read.statuses.iter().map(|status| status.code).collect::<Vec<_>>(), [2, 1]);
+        let status = &read.statuses[0];
+        assert_eq!(status.limit_remaining, 0);
+        assert_eq!(
+            status.duration_until_reset.map(|reset| (reset.seconds, reset.nanos)),
+            Some((58, 0))
+        );
+        let limit = status.current_limit.as_ref().unwrap();
+        assert_eq!((limit.requests_per_unit, limit.unit), (10, 2));
+        assert_eq!(read.statuses[1].current_limit, None);
+    }
+
+    #[test]
+    fn we_read_what_envoy_writes() {
+        use envoy_types::pb::envoy::extensions::common::ratelimit::v3 as common;
+        let limit =
+            common::rate_limit_descriptor::RateLimitOverride { requests_per_unit: 42, unit: 3 };
+        let entry =
+            common::rate_limit_descriptor::Entry { key: "user".into(), value: "élise".into() };
+        let descriptor = common::RateLimitDescriptor {
+            entries: vec![entry],
+            limit: Some(limit),
+            hits_addend: Some(UInt64Value { value: 5 }),
+            is_negative_hits: true,
+        };
+        let request = envoy::RateLimitRequest {
+            domain: "edge".into(),
+            descriptors: vec![descriptor],
+            hits_addend: 7,
+        };
+        let read = RateLimitRequest::decode(&request.encode_to_vec()[..]).unwrap();
+        let read = question(read).unwrap();
+        let expected = Descriptor {
+            entries: vec![Entry::new("user", "élise")],
+            hits: -5,
+            limit_override: Some(Limit::new(42, Duration::from_secs(3600)).unwrap()),
+        };
+        assert_eq!((read.domain, read.descriptors), ("edge".to_owned(), vec![expected]));
+    }
+
+    #[test]
+    fn a_status_says_over_unless_it_is_in_shadow_mode() {
+        use Mode::{Enforce, Quota, Shadow};
+        let status = |(mode, allowed): (Mode, bool)| {
+            let (remaining, wait) = (u64::from(allowed), Duration::from_millis(1));
+            let retry_after = (!allowed).then_some(wait);
+            let verdict = Verdict { allowed, remaining, retry_after, reset_after: wait };
+            let limit = Some(Limit::new(10, Duration::from_secs(60)).unwrap());
+            limiter::Status { limit, verdict, mode, ..limiter::Status::unlimited(None) }
+        };
+        type Row<'a> = (&'a [(Mode, bool)], Code, &'a [Code]);
+        let table: [Row<'_>; 4] = [
+            (&[(Shadow, false), (Enforce, true)], Code::Ok, &[Code::Ok, Code::Ok]),
+            (&[(Quota, false), (Quota, true)], Code::Ok, &[Code::OverLimit, Code::Ok]),
+            (&[(Quota, false)], Code::OverLimit, &[Code::OverLimit]),
+            (&[(Enforce, true), (Enforce, false)], Code::OverLimit, &[Code::Ok, Code::OverLimit]),
         ];
-        for (window_ms, expected) in table {
-            assert_eq!(unit_of(Duration::from_millis(window_ms)), expected, "{window_ms}");
+        for (asked, overall, codes) in table {
+            let decision = Decision::of(asked.iter().copied().map(status).collect());
+            let response = response(&decision, Style::Off);
+            assert_eq!(response.overall_code(), overall, "{asked:?}");
+            for ((status, code), (_, allowed)) in response.statuses.iter().zip(codes).zip(asked) {
+                assert_eq!(status.code(), *code, "{asked:?}");
+                assert_eq!(status.limit_remaining, u32::from(*allowed), "{asked:?}");
+                assert_eq!(status.duration_until_reset.map(|reset| reset.seconds), Some(1));
+            }
         }
     }
 

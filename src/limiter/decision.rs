@@ -66,6 +66,18 @@ impl Decision {
         Self { allowed, statuses, retry_after }
     }
 
+    /// The answer to a peek as `CheckQuota` gives it: whether one more hit would pass.
+    pub fn of_next_hit(mut statuses: Vec<Status>) -> Self {
+        for Status { limit, verdict, .. } in &mut statuses {
+            let Some(limit) = limit else { continue };
+            verdict.allowed = verdict.remaining > 0;
+            let wait = verdict.retry_after.unwrap_or(verdict.reset_after);
+            let ends = !verdict.allowed && limit.max_requests() > 0 && !wait.is_zero();
+            verdict.retry_after = ends.then_some(wait);
+        }
+        Self::of(statuses)
+    }
+
     /// Whether a policy answered for the store, in any part.
     pub fn is_fallback(&self) -> bool {
         self.statuses.iter().any(|status| status.source == Source::Fallback)
@@ -123,6 +135,26 @@ mod tests {
             reset_after: Duration::ZERO,
         };
         Status { mode, verdict, limit: None, ..Status::unlimited(None) }
+    }
+
+    #[test]
+    fn a_peek_says_whether_one_more_hit_would_pass() {
+        let second = Duration::from_secs(1);
+        let table = [
+            (Some(10), 3, Duration::ZERO, Ok::<(), Option<Duration>>(())),
+            (Some(10), 0, second, Err(Some(second))),
+            (Some(10), 0, Duration::ZERO, Err(None)),
+            (Some(0), 0, second, Err(None)),
+            (None, u64::MAX, Duration::ZERO, Ok(())),
+        ];
+        for (limit, remaining, reset_after, expected) in table {
+            let verdict = Verdict { allowed: true, remaining, retry_after: None, reset_after };
+            let limit = limit.map(|most| Limit::new(most, second).unwrap());
+            let peek = Status { verdict, limit, ..Status::unlimited(None) };
+            let decision = Decision::of_next_hit(vec![peek]);
+            let answer = if decision.allowed { Ok(()) } else { Err(decision.retry_after) };
+            assert_eq!(answer, expected, "{limit:?} {remaining}");
+        }
     }
 
     #[test]

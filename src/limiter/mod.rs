@@ -165,14 +165,11 @@ impl Limiter {
             count_denied: false,
         };
         let question = Question { check, rule: None, on_store_error: None };
-        let mut statuses = self.ask(vec![question], deadline).await?;
-        if let ([status], 0) = (&mut statuses[..], quota.hits) {
-            let verdict = &mut status.verdict;
-            verdict.allowed = verdict.remaining > 0;
-            verdict.retry_after = verdict.retry_after.or(Some(verdict.reset_after));
-            verdict.retry_after = verdict.retry_after.filter(|_| !verdict.allowed);
-        }
-        let decision = Decision::of(statuses);
+        let statuses = self.ask(vec![question], deadline).await?;
+        let decision = match quota.hits {
+            0 => Decision::of_next_hit(statuses),
+            _ => Decision::of(statuses),
+        };
         let api_key = shared.metrics.api_key(&String::from_utf8_lossy(&api_key));
         count_request(&api_key, &decision);
         for status in &decision.statuses {

@@ -30,6 +30,8 @@ pub struct Settings {
     pub l1: l1::Settings,
     /// Which headers an answer carries.
     pub headers: api::headers::Settings,
+    /// What Envoy's rate limit service answers besides.
+    pub ratelimit: api::ratelimit::Settings,
     /// Which values are secrets.
     pub privacy: privacy::Settings,
     /// How the process ends.
