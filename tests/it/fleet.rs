@@ -80,7 +80,7 @@ fn an_instance_leaves_under_load_and_no_request_fails() {
     let settings = "drain: { delay: 2s, timeout: 5s }";
     let mut leaving = Server::start(PLENTY, settings);
     let staying = Server::start(PLENTY, settings);
-    let second = format!("port_value: {} }} }} }} }}", leaving.grpc_port);
+    let second = format!("port_value: {} }}", leaving.grpc_port);
     let both = |text: String| {
         let line = text.lines().find(|line| line.contains(&second)).unwrap().to_owned();
         let other = line.replace(&leaving.grpc_port.to_string(), &staying.grpc_port.to_string());
