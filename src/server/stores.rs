@@ -8,7 +8,7 @@ use crate::metrics::Metrics;
 use crate::settings::{Settings, StoreKind};
 use crate::store::AnyStore;
 use crate::store::memory::Memory;
-use crate::store::redis::Redis;
+use crate::store::redis::{MAIN, Redis};
 
 /// One for the main runtime, one for each worker.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ impl Stores {
                 .map_err(|error| anyhow!(error))
         };
         let workers = (0..workers).map(|index| open(each, &index.to_string()));
-        Ok(Self { workers: workers.collect::<anyhow::Result<_>>()?, main: open(1, "main")? })
+        Ok(Self { workers: workers.collect::<anyhow::Result<_>>()?, main: open(1, MAIN)? })
     }
 
     /// Why the store does not answer, to any of the workers.

@@ -14,7 +14,7 @@ use chronosdb::rules::RuleSet;
 use chronosdb::store::memory::{self, Memory};
 use chronosdb::store::redis::{self as store, Redis as RedisStore};
 use chronosdb::store::{AnyStore, Store as _};
-use tokio::time::{advance, sleep};
+use tokio::time::{Instant, advance, sleep};
 
 use crate::harness::random::Random;
 use crate::harness::redis::Redis;
@@ -26,14 +26,57 @@ fn memory() -> AnyStore {
 
 /// One instance's store, ready to answer.
 async fn in_redis(redis: &Redis) -> AnyStore {
+    opened(&redis.url()).await
+}
+
+async fn opened(url: &str) -> AnyStore {
     let timeout = Duration::from_secs(5);
-    let settings = store::Settings { url: redis.url(), timeout, ..store::Settings::default() };
+    let settings = store::Settings { url: url.into(), timeout, ..store::Settings::default() };
     let opened = RedisStore::open(&settings, 2, "test", Metrics::new()).unwrap();
     tokio::spawn(opened.clone().watch());
-    while !opened.answers() {
+    let started = Instant::now();
+    while let Some(trouble) = opened.trouble() {
+        assert!(started.elapsed() < Duration::from_secs(10), "{url}: {trouble}");
         sleep(Duration::from_millis(2)).await;
     }
     AnyStore::Redis(opened)
+}
+
+/// A password, a socket, and an account that may not load scripts: each decides.
+#[tokio::test]
+async fn redis_behind_a_password_a_socket_and_an_acl() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let socket = folder.path().join("redis.sock");
+    let redis = Redis::start_with(&["--unixsocket", socket.to_str().unwrap()]);
+    let mut connection = redis.connect();
+    let acl = "ACL SETUSER limiter on >pass ~chronosdb:* +@all -script";
+    let words: Vec<&str> = acl.split(' ').collect();
+    redis::cmd(words[0]).arg(&words[1..]).exec(&mut connection).unwrap();
+    let config = ["SET", "requirepass", "secret"];
+    redis::cmd("CONFIG").arg(&config).exec(&mut connection).unwrap();
+    let address = redis.url().replace("redis://", "");
+    let urls = [
+        format!("redis://:secret@{address}"),
+        format!("redis+unix://{}?pass=secret", socket.display()),
+        format!("redis://limiter:pass@{address}"),
+    ];
+    for (user, url) in urls.into_iter().enumerate() {
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).unwrap();
+        let limiter = limiter(opened(&url).await, "", true);
+        let quota = quota("k", &user.to_string(), 1, Duration::from_secs(60), 1);
+        assert!(limiter.check_quota(&quota, None).await.unwrap().allowed);
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).unwrap();
+        assert!(!limiter.check_quota(&quota, None).await.unwrap().allowed);
+    }
+    let wrong = store::Settings { url: format!("redis://:no@{address}"), ..Default::default() };
+    let wrong = RedisStore::open(&wrong, 1, "test", Metrics::new()).unwrap();
+    tokio::spawn(wrong.clone().watch());
+    let started = Instant::now();
+    while let Some(trouble) = wrong.trouble().filter(|trouble| !trouble.contains("WRONGPASS")) {
+        assert!(started.elapsed() < Duration::from_secs(10), "{trouble}");
+        sleep(Duration::from_millis(2)).await;
+    }
+    assert!(!wrong.answers());
 }
 
 fn limiter(store: AnyStore, rules: &str, l1: bool) -> Limiter {

@@ -1,7 +1,7 @@
 //! Opens connections to Redis, and knows when one is dead. It sends nothing of its own but PING.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bb8_redis::bb8::ManageConnection;
@@ -14,6 +14,8 @@ use redis::{
 };
 
 use super::Settings;
+use super::fault::store_error;
+use crate::store::StoreError;
 
 /// A peer that says nothing for this long is gone: well above a slow answer, well below the
 /// kernel's quarter of an hour.
@@ -38,20 +40,29 @@ impl Link {
     }
 }
 
+/// Why the latest dial failed, if it did.
+pub(super) type Trouble = Arc<Mutex<Option<StoreError>>>;
+
 /// Makes the pool's connections.
 pub(super) struct Dialer {
     client: Client,
     timeout: Duration,
+    /// Why the latest dial failed; a pool only says that time ran out.
+    trouble: Trouble,
     /// RESP3 tells when a connection dies, even an idle one.
     tells_its_end: bool,
 }
 
 impl Dialer {
-    pub(super) fn new(settings: &Settings, timeout: Duration) -> Result<Self, String> {
+    pub(super) fn new(
+        settings: &Settings,
+        timeout: Duration,
+        trouble: Trouble,
+    ) -> Result<Self, String> {
         let shown = masked(&settings.url);
         let wrong = |error: RedisError| {
             format!(
-                "store.redis.url: {shown} is not a Redis address ({error}): write redis://host:port, rediss://host:port or redis+unix:///path"
+                "store.redis.url: {shown} is not a Redis address ({error}): write redis://host:port or redis+unix:///path"
             )
         };
         let info = settings.url.as_str().into_connection_info().map_err(wrong)?;
@@ -67,7 +78,7 @@ impl Dialer {
         let tells_its_end = resp.protocol() == ProtocolVersion::RESP3;
         let info = info.set_tcp_settings(tcp).set_redis_settings(resp);
         let client = Client::open(info).map_err(wrong)?;
-        Ok(Self { client, timeout, tells_its_end })
+        Ok(Self { client, timeout, trouble, tells_its_end })
     }
 }
 
@@ -90,8 +101,10 @@ impl ManageConnection for Dialer {
                 Ok::<(), redis::aio::SendError>(())
             });
         }
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok(Link { connection, broken })
+        let dialled = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let trouble = dialled.as_ref().err().map(store_error);
+        *self.trouble.lock().expect("no code panics holding this") = trouble;
+        Ok(Link { connection: dialled?, broken })
     }
 
     async fn is_valid(&self, link: &mut Link) -> RedisResult<()> {
@@ -122,7 +135,7 @@ mod tests {
         assert_eq!(masked("redis://bob:p@ss@host:1/0"), "redis://***@host:1/0");
         assert_eq!(masked("redis://host:1"), "redis://host:1");
         let settings = Settings { url: "http://me:secret@host".into(), ..Settings::default() };
-        let error = Dialer::new(&settings, SILENCE).err().unwrap();
+        let error = Dialer::new(&settings, SILENCE, Trouble::default()).err().unwrap();
         assert!(error.contains("store.redis.url") && !error.contains("secret"), "{error}");
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::breaker::Breaker;
 use self::coalesce::{Coalescer, Single, Turn};
-use self::dial::{Dialer, Link};
+use self::dial::{Dialer, Link, Trouble};
 use self::script::Script;
 use super::{Store, StoreError};
 use crate::check::Check;
@@ -29,6 +29,9 @@ use crate::quota::Verdict;
 /// Calls that may wait for Redis at once, on each worker: beyond, callers are told at once.
 const MAX_IN_FLIGHT: usize = 4096;
 
+/// The worker that has no connections to serve.
+pub const MAIN: &str = "main";
+
 /// How long a new connection may take; longer than a call, which does not wait for it.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -36,7 +39,7 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// `redis://[user:password@]host:port[/db]`, `rediss://…` for TLS, `redis+unix:///path`.
+    /// `redis://[user:password@]host:port[/db]` or `redis+unix:///path`.
     pub url: String,
     /// How Redis is laid out.
     pub topology: Topology,
@@ -96,10 +99,15 @@ struct Inner {
     coalescer: Coalescer,
     in_flight: Semaphore,
     timeout: Duration,
+    dial_trouble: Trouble,
+    /// One line for each change is enough, however many workers notice it.
+    speaks: bool,
     metrics: Arc<Metrics>,
 }
 
 impl Redis {
+    /// `worker` names it in metrics; the one called [`MAIN`] also speaks in the log.
+    ///
     /// Ready at once; connections are made in the background, so a Redis that is away is no error.
     ///
     /// # Errors
@@ -110,7 +118,8 @@ impl Redis {
         worker: &str,
         metrics: Arc<Metrics>,
     ) -> Result<Self, String> {
-        let dialer = Dialer::new(settings, DIAL_TIMEOUT)?;
+        let dial_trouble = Trouble::default();
+        let dialer = Dialer::new(settings, DIAL_TIMEOUT, Arc::clone(&dial_trouble))?;
         let pool = Pool::builder()
             .max_size(connections.max(1))
             .min_idle(connections.max(1))
@@ -128,6 +137,8 @@ impl Redis {
             coalescer: Coalescer::default(),
             in_flight: Semaphore::new(MAX_IN_FLIGHT),
             timeout: settings.timeout,
+            dial_trouble,
+            speaks: worker == MAIN,
             metrics,
         };
         Ok(Self { inner: Arc::new(inner) })

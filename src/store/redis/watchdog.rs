@@ -33,13 +33,13 @@ pub(super) async fn run(inner: Arc<Inner>) {
         let probe = if was_open { self_test(&inner).await } else { ping(&inner).await };
         match probe {
             Ok(()) => {
-                if was_open {
+                if was_open && inner.speaks {
                     tracing::info!("Redis answers");
                 }
                 inner.breaker.close();
                 retry = FIRST_RETRY;
                 if inspected.is_none_or(|at| at.elapsed() >= INSPECT_EVERY) {
-                    inspect(&inner, inspected.is_none()).await;
+                    inspect(&inner, inspected.is_none() && inner.speaks).await;
                     inspected = Some(Instant::now());
                 }
                 tokio::select! {
@@ -48,7 +48,7 @@ pub(super) async fn run(inner: Arc<Inner>) {
                 }
             }
             Err(error) => {
-                if !was_open || retry == FIRST_RETRY {
+                if inner.speaks && (!was_open || retry == FIRST_RETRY) {
                     tracing::warn!(%error, "Redis does not answer; the policy does (store.on_error)");
                 }
                 inner.breaker.trip(&error.to_string());
@@ -65,7 +65,7 @@ async fn ping(inner: &Inner) -> Result<(), StoreError> {
         let pong = redis::cmd("PING").query_async::<()>(&mut link.connection).await;
         pong.map_err(|error| store_error(&error))
     };
-    timeout(PROBE_TIMEOUT, probe).await.unwrap_or(Err(StoreError::Timeout))
+    timeout(PROBE_TIMEOUT, probe).await.unwrap_or_else(|_| Err(too_late(inner)))
 }
 
 /// One hit on a key of its own: shows that the script runs, writes, and may use each command.
@@ -84,7 +84,13 @@ async fn self_test(inner: &Inner) -> Result<(), StoreError> {
         inner.breaker.observe(answer.as_ref().err(), Some(&link));
         answer.map(|_| ())
     };
-    timeout(PROBE_TIMEOUT, probe).await.unwrap_or(Err(StoreError::Timeout))
+    timeout(PROBE_TIMEOUT, probe).await.unwrap_or_else(|_| Err(too_late(inner)))
+}
+
+/// Without a connection the reason is why none could be made.
+fn too_late(inner: &Inner) -> StoreError {
+    let trouble = inner.dial_trouble.lock().expect("no code panics holding this").clone();
+    trouble.unwrap_or(StoreError::Timeout)
 }
 
 /// Says what would make quotas restart at random.
