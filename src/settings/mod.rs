@@ -194,6 +194,12 @@ impl Settings {
         if redis.pool_size == 0 {
             return wrong("store.redis.pool_size", "it must be at least 1");
         }
+        if !redis.nodes.is_empty() || redis.master_name.is_some() {
+            return wrong(
+                "store.redis.nodes",
+                "a standalone Redis has no other nodes and no master_name: leave both out",
+            );
+        }
         if redis.key_prefix.contains(['{', '}']) {
             return wrong(
                 "store.redis.key_prefix",

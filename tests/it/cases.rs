@@ -4,8 +4,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use chronosdb::check::{Check, QuotaKey};
+use chronosdb::metrics::Metrics;
 use chronosdb::quota::{Mode, Verdict};
+use chronosdb::store::Store as _;
+use chronosdb::store::memory::{self, Memory};
 use serde::Deserialize;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::harness::counters::{Counters, START_US, Wanted, both_twins, want};
 
@@ -47,12 +52,58 @@ fn every_case_has_its_answers() {
     let lines = include_str!("../data/cases.jsonl").lines();
     let cases = lines.map(|line| serde_json::from_str::<Case>(line).unwrap()).collect::<Vec<_>>();
     assert_eq!(cases.len(), 25);
-    for mut twin in both_twins() {
+    let memory: Box<dyn Counters> = Box::new(InMemoryStore::new());
+    for mut twin in both_twins().into_iter().chain([memory]) {
         for (index, case) in cases.iter().enumerate() {
             // Far enough apart that nothing of one case is left in the next.
             let start_us = START_US + index as u64 * 400 * 86_400_000_000;
             play(case, twin.as_mut(), start_us);
         }
+    }
+}
+
+/// The memory store itself, on a clock that only the test moves.
+struct InMemoryStore {
+    runtime: Runtime,
+    store: Memory,
+    now_us: u64,
+}
+
+impl InMemoryStore {
+    fn new() -> Self {
+        let runtime =
+            Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let settings = memory::Settings::default();
+        let store = runtime.block_on(async { Memory::new(&settings, Metrics::new()) });
+        Self { runtime, store, now_us: START_US }
+    }
+}
+
+impl Counters for InMemoryStore {
+    fn ask(&mut self, now_us: u64, wanted: &[Wanted]) -> Vec<Verdict> {
+        let passed = Duration::from_micros(now_us - self.now_us);
+        self.now_us = now_us;
+        let check = |wanted: &Wanted| Check {
+            key: QuotaKey::of_identity(b"cases", wanted.key.as_bytes()),
+            limit: wanted.limit,
+            hits: wanted.hits,
+            mode: wanted.mode,
+            count_denied: wanted.count_denied,
+        };
+        let checks = wanted.iter().map(check).collect::<Vec<_>>();
+        self.runtime.block_on(async {
+            tokio::time::advance(passed).await;
+            self.store.acquire(&checks, None).await.unwrap()
+        })
+    }
+
+    fn name(&self) -> &'static str {
+        "memory store"
+    }
+
+    /// Of all logs together: the store shows how many there are, not what is in them.
+    fn entries(&mut self, _: &Wanted) -> usize {
+        self.store.keys()
     }
 }
 
