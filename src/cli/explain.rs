@@ -35,6 +35,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     for problem in rules.problems() {
         eprintln!("{problem}");
     }
-    print!("{}", explain(&rules, &arguments.domain, &entries, &privacy));
+    println!("{}", explain(&rules, &arguments.domain, &entries, &privacy));
     Ok(())
 }

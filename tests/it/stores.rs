@@ -359,3 +359,31 @@ async fn law_03_charge() {
         );
     }
 }
+
+/// Each policy, by rule, when Redis is killed; and the process's own for a rule without one.
+#[tokio::test]
+async fn law_14_each_policy_answers_and_is_marked() {
+    let mut redis = Redis::start();
+    let rule = |name: &str, policy: &str| {
+        format!("  - {{ key: {name}, rate_limit: {{ limit: 2, window: 60s }}{policy} }}\n")
+    };
+    let rules = ["error", "allow", "deny", "local"]
+        .map(|policy| rule(policy, &format!(", on_store_error: {policy}")));
+    let rules = format!("domain: edge\ndescriptors:\n{}{}", rules.concat(), rule("plain", ""));
+    let limiter = limiter(in_redis(&redis).await, &rules, true);
+    let ask = async |key: &str| {
+        let decision = limiter.decide(&request("edge", &[(key.as_bytes(), b"v")]), None).await;
+        decision.map(|decision| (decision.allowed, decision.statuses[0].source))
+    };
+    assert_eq!(ask("deny").await.unwrap(), (true, Source::Store));
+    redis.kill();
+    for _ in 0..8 {
+        assert_eq!(ask("allow").await.unwrap(), (true, Source::Fallback));
+        assert_eq!(ask("deny").await.unwrap(), (false, Source::Fallback));
+        assert!(ask("error").await.is_err() && ask("plain").await.is_err());
+    }
+    let local = [ask("local").await, ask("local").await, ask("local").await];
+    let local = local.map(|answer| answer.unwrap());
+    let expected = [true, true, false].map(|allowed| (allowed, Source::Fallback));
+    assert_eq!(local, expected, "this instance's own window");
+}
