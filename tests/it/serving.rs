@@ -37,6 +37,17 @@ fn it_serves_from_memory_and_ends_on_sigterm() {
 }
 
 #[test]
+fn a_second_signal_ends_at_once() {
+    let mut server = Server::start(RULES, "drain: { delay: 1h, timeout: 1h }");
+    server.signal("TERM");
+    wait_until("it is not ready", || server.page("/readyz").unwrap().status == 503);
+    assert_eq!(statuses(&server, "k", 1), [200], "it serves on while it drains");
+    // Signals of one kind that are pending together count once, so this one comes after the first
+    // was seen.
+    assert!(server.terminate().success());
+}
+
+#[test]
 fn two_instances_share_one_quota_in_redis() {
     let redis = Redis::start();
     let one = Server::start(RULES, &redis_settings(&redis));

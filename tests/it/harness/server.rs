@@ -82,9 +82,14 @@ impl Server {
         std::fs::rename(made, path).unwrap();
     }
 
+    /// A signal: `TERM`, `INT`.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(&self.process, name);
+    }
+
     /// SIGTERM: it drains and ends.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
-        signal(&self.process, "TERM");
+        self.signal("TERM");
         self.process.wait().unwrap()
     }
 }
