@@ -171,6 +171,7 @@ descriptors:
         let privacy = Privacy::new(&privacy::Settings::default());
         let rules = RuleSet::from_text(RULES, &metrics, &privacy).ok().unwrap();
         let settings = limiter::Settings {
+            shadow_mode: false,
             on_error: OnStoreError::Error,
             expected_instances: 1,
             memory: memory::Settings::default(),

@@ -6,11 +6,12 @@ use envoy_types::pb::google::protobuf::{ListValue, Struct, Value};
 use serde_json::{Map, Value as Json, json};
 
 use crate::check::{Descriptor, Request, readable};
-use crate::limiter::{Decision, Source};
+use crate::limiter::{Decision, Source, Status};
 use crate::privacy::Privacy;
 
-/// `domain` and `descriptors` as asked; `metadata` of the rules that let it pass; `source`, and on
-/// a refusal `deniedBy`. The first three are named as envoyproxy/ratelimit names them.
+/// `domain` and `descriptors` as asked; `metadata` of the rules that let it pass; `source`; on a
+/// refusal `deniedBy`; `shadowDeniedBy` for rules that were over and refused nothing. The first
+/// three are named as envoyproxy/ratelimit names them.
 pub fn metadata(request: &Request, decision: &Decision, privacy: &Privacy) -> Struct {
     let asked = request.descriptors.iter().map(|asked| descriptor(asked, privacy));
     let mut fields = Map::new();
@@ -27,12 +28,24 @@ pub fn metadata(request: &Request, decision: &Decision, privacy: &Privacy) -> St
     }
     if let Some(deciding) = decision.deciding() {
         fields.insert("source".into(), json!(source(deciding.source)));
-        if let (true, Some(rule)) = (deciding.refuses, &deciding.rule) {
-            let name = rule.name.as_ref().unwrap_or(&rule.label);
-            fields.insert("deniedBy".into(), json!(name));
+        if deciding.refuses && !decision.allowed {
+            fields.insert("deniedBy".into(), json!(name(deciding)));
         }
     }
+    let over = |status: &&Status| !status.verdict.allowed;
+    let in_shadow = |status: &&Status| decision.allowed || !status.refuses;
+    let shadow: Vec<_> =
+        decision.statuses.iter().filter(over).filter(in_shadow).map(name).collect();
+    if !shadow.is_empty() {
+        fields.insert("shadowDeniedBy".into(), json!(shadow));
+    }
     to_struct(fields)
+}
+
+/// The name of a status' rule, else its path.
+fn name(status: &Status) -> Option<&str> {
+    let rule = status.rule.as_ref()?;
+    Some(rule.name.as_ref().unwrap_or(&rule.label))
 }
 
 fn descriptor(asked: &Descriptor, privacy: &Privacy) -> Json {
@@ -97,7 +110,6 @@ mod tests {
 
     use super::*;
     use crate::check::Entry;
-    use crate::limiter::Status;
     use crate::metrics::Metrics;
     use crate::privacy;
     use crate::quota::{Limit, Verdict};

@@ -53,9 +53,10 @@ pub mod pb {
 /// What `grpc.reflection` tells.
 const REFLECTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reflection.bin"));
 
-/// The services that health checks may ask about.
-pub const SERVICES: [&str; 2] =
-    ["chronosdb.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"];
+/// The services that health checks may ask about. `ratelimit` is envoyproxy/ratelimit's name for
+/// itself.
+pub const SERVICES: [&str; 3] =
+    ["chronosdb.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
 
 /// A request may carry headers of 64 KiB; one of more than this is a mistake.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;

@@ -7,6 +7,8 @@ mod healthcheck;
 mod serve;
 mod validate;
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -97,9 +99,23 @@ struct Config {
 
 impl Config {
     fn load(&self) -> Result<Settings, Failure> {
-        Settings::load(self.config.as_deref(), std::env::vars())
+        self.load_over(BTreeMap::new())
+    }
+
+    /// `defaults` are variables that those of the environment win over.
+    fn load_over(&self, mut defaults: BTreeMap<String, String>) -> Result<Settings, Failure> {
+        defaults.extend(environment());
+        Settings::load(self.config.as_deref(), defaults)
             .map_err(|error| Failure::Usage(error.to_string()))
     }
+}
+
+/// The variables that are text; others are none of ours.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text)
 }
 
 /// Runs an asynchronous command to its end.

@@ -1,17 +1,25 @@
 //! `serve`: settings, then the server.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::{Config, Failure};
 use crate::server;
-use crate::settings::{Settings, StoreKind};
+use crate::settings::{Settings, StoreKind, reference};
 
 #[derive(clap::Args)]
 #[group(skip)]
 pub(super) struct Arguments {
     #[command(flatten)]
     config: Config,
+    /// Also read envoyproxy/ratelimit's own variables (REDIS_URL, RUNTIME_ROOT, GRPC_PORT, …)
+    ///
+    /// Its ports and addresses become the defaults: 0.0.0.0, HTTP 8080, gRPC 8081. A variable that
+    /// has no effect is named on standard error, with what to do instead. `CHRONOSDB_…` variables
+    /// and flags win.
+    #[arg(long)]
+    compat_env: bool,
     /// Show the settings in force, secrets masked, and end
     #[arg(long)]
     print_config: bool,
@@ -33,7 +41,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut settings = arguments.config.load()?;
+    let mut settings = arguments.config.load_over(arguments.translated()?)?;
     arguments.apply(&mut settings);
     if arguments.print_config {
         print!("{}", settings.shown());
@@ -43,6 +51,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 impl Arguments {
+    /// Our settings in the variables of envoyproxy/ratelimit, where they are asked for.
+    fn translated(&self) -> Result<BTreeMap<String, String>, Failure> {
+        if !self.compat_env {
+            return Ok(BTreeMap::new());
+        }
+        let translated = reference::translate(super::environment())
+            .map_err(|error| Failure::Usage(format!("--compat-env: {error}")))?;
+        for note in &translated.notes {
+            eprintln!("chronosdb: --compat-env: {note}");
+        }
+        Ok(translated.settings)
+    }
+
     fn apply(&self, settings: &mut Settings) {
         if let Some(address) = self.grpc_listen {
             settings.grpc.listen = address;

@@ -78,6 +78,12 @@ impl Decision {
         Self::of(statuses)
     }
 
+    /// Lets a refused request pass, as in a trial run; its statuses still say who would refuse.
+    pub fn pass_in_shadow(&mut self) {
+        self.allowed = true;
+        self.retry_after = None;
+    }
+
     /// Whether a policy answered for the store, in any part.
     pub fn is_fallback(&self) -> bool {
         self.statuses.iter().any(|status| status.source == Source::Fallback)

@@ -18,9 +18,11 @@ pub(super) const NEVER: Verdict =
 /// When to come back after a refusal by policy: about when the store is tried again.
 const COME_BACK: Duration = Duration::from_secs(1);
 
-/// The parts of `store:` that say what happens without it.
+/// The parts of `store:` that say what happens without it, and whether rules refuse at all.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Whether everything passes that rules refuse (`rules.shadow_mode`).
+    pub shadow_mode: bool,
     /// For rules that do not say it themselves.
     pub on_error: OnStoreError,
     /// Into how many parts `local` divides a limit.

@@ -47,6 +47,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// Who answers when the store cannot.
     pub fallback: Fallback,
+    shadow_mode: bool,
     native: RuleStats,
     nobody: ApiKeyStats,
 }
@@ -75,8 +76,9 @@ impl Shared {
     ) -> Self {
         let native = metrics.rule("native", "CheckQuota");
         let nobody = metrics.api_key("");
+        let shadow_mode = settings.shadow_mode;
         let fallback = Fallback::new(settings, Arc::clone(&metrics));
-        Self { rules, l1, privacy, metrics, fallback, native, nobody }
+        Self { rules, l1, privacy, metrics, fallback, shadow_mode, native, nobody }
     }
 }
 
@@ -140,7 +142,10 @@ impl Limiter {
         }
         .into_iter();
         let statuses = statuses.into_iter().filter_map(|known| known.or_else(|| answers.next()));
-        let decision = Decision::of(statuses.collect());
+        let mut decision = Decision::of(statuses.collect());
+        if self.shared.shadow_mode {
+            decision.pass_in_shadow();
+        }
         self.count(&decision, &mut matches, &domain.name);
         Ok(decision)
     }
@@ -256,7 +261,7 @@ fn count_request(api_key: &ApiKeyStats, decision: &Decision) {
 }
 
 fn count_status(stats: &RuleStats, status: &Status, decision: &Decision) {
-    if status.refuses {
+    if status.refuses && !decision.allowed {
         stats.refused.inc();
     } else if !status.verdict.allowed {
         stats.shadow.inc();

@@ -30,12 +30,14 @@ pub struct Settings {
     pub poll: Duration,
     /// Whether the service is ready without any rules.
     pub allow_empty: bool,
+    /// Whether everything passes that they refuse: a trial run. Decided and counted as usual.
+    pub shadow_mode: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let (path, poll) = (PathBuf::from("config/rules"), Duration::from_secs(5));
-        Self { path, poll, allow_empty: false }
+        Self { path, poll, allow_empty: false, shadow_mode: false }
     }
 }
 
@@ -209,7 +211,7 @@ mod tests {
             prepare(&path);
             let metrics = Metrics::new();
             let privacy = Privacy::new(&privacy::Settings::default());
-            let settings = Settings { path, poll, allow_empty: false };
+            let settings = Settings { path, poll, ..Settings::default() };
             let loader = Loader::open(settings, Arc::clone(&metrics), privacy);
             let rules = loader.rules();
             Self { folder, rules, metrics, _running: tokio::spawn(loader.run()) }

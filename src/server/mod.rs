@@ -107,6 +107,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
 
 fn shared(settings: &Settings, loader: &Loader, metrics: &Arc<Metrics>) -> Shared {
     let fallback = limiter::Settings {
+        shadow_mode: settings.rules.shadow_mode,
         on_error: settings.store.on_error,
         expected_instances: settings.store.expected_instances,
         memory: settings.store.memory.clone(),

@@ -1,6 +1,7 @@
 //! All settings: each room's own, put together. One YAML file, every key with a default;
 //! file < environment < flags. It opens nothing but that file.
 
+pub mod reference;
 mod sources;
 
 use std::net::SocketAddr;

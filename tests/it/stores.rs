@@ -88,6 +88,7 @@ fn limiter(store: AnyStore, rules: &str, l1: bool) -> Limiter {
     let l1 = l1::Settings { enabled: l1, ..l1::Settings::default() };
     let l1 = L1::new(&l1, Arc::clone(&metrics));
     let fallback = limiter::Settings {
+        shadow_mode: false,
         on_error: OnStoreError::Error,
         expected_instances: 1,
         memory: memory::Settings::default(),
