@@ -25,9 +25,9 @@ pub(super) fn combine(
     problems: &mut Vec<Diagnostic>,
 ) -> BTreeMap<Box<str>, Tree> {
     let mut trees: BTreeMap<Box<str>, Tree> = BTreeMap::new();
-    for draft in drafts {
+    for mut draft in drafts {
         let before = problems.len();
-        twice(&draft.entries, &draft.domain, problems);
+        draft.entries = folded(draft.entries, &draft.domain, problems);
         let is_broken = draft.is_broken || problems.len() > before;
         let file = Arc::clone(draft.place.source.name());
         let Some(tree) = trees.get_mut(&draft.domain) else {
@@ -57,12 +57,27 @@ pub(super) fn combine(
     trees
 }
 
-/// Reports siblings of one document that are the same.
-fn twice(entries: &[EntryDraft], domain: &str, problems: &mut Vec<Diagnostic>) {
-    let mut seen: AHashMap<(&str, Option<&str>), &EntryDraft> = AHashMap::new();
+/// Siblings of one document that are the same become one: each may bring children, one of them the
+/// limit. Two limits are reported.
+fn folded(
+    entries: Vec<EntryDraft>,
+    domain: &str,
+    problems: &mut Vec<Diagnostic>,
+) -> Vec<EntryDraft> {
+    let mut index: AHashMap<(Box<str>, Option<Box<str>>), usize> = AHashMap::new();
+    let mut folded: Vec<EntryDraft> = Vec::with_capacity(entries.len());
     for entry in entries {
-        let name = (&*entry.key, entry.value.as_deref());
-        if let Some(first) = seen.get(&name) {
+        let name = (entry.key.clone(), entry.value.clone());
+        let Some(&at) = index.get(&name) else {
+            index.insert(name, folded.len());
+            folded.push(entry);
+            continue;
+        };
+        let first = &mut folded[at];
+        if first.own == Own::default() {
+            first.own = entry.own;
+            first.place = entry.place;
+        } else if entry.own != Own::default() {
             let message = format!(
                 "descriptor {} is defined twice under domain \"{domain}\" (first at line {})",
                 entry.name(),
@@ -70,11 +85,13 @@ fn twice(entries: &[EntryDraft], domain: &str, problems: &mut Vec<Diagnostic>) {
             );
             let remedy = "one descriptor path holds one limit; keep one of them".to_owned();
             problems.push(entry.place.error(message, Some(remedy)));
-        } else {
-            seen.insert(name, entry);
         }
-        twice(&entry.children, domain, problems);
+        first.children.extend(entry.children);
     }
+    for entry in &mut folded {
+        entry.children = self::folded(std::mem::take(&mut entry.children), domain, problems);
+    }
+    folded
 }
 
 /// Adds entries of another document. Each may add children to an entry that is there, or a limit

@@ -60,10 +60,10 @@ pub(super) fn read(
         let text = std::fs::read_to_string(path)
             .map_err(|source| SettingsError::File { path: path.to_owned(), source })?;
         let wrong = |error| syntax(path, &error);
-        // For its positions: what comes out is made again from the tree below.
+        // Read as settings, not as any YAML: there `off` would be a boolean, not a style.
         if !is_blank(&text) {
-            let _: Settings = serde_yaml::from_str(&text).map_err(wrong)?;
-            tree = serde_yaml::from_str(&text).map_err(wrong)?;
+            let settings: Settings = serde_yaml::from_str(&text).map_err(wrong)?;
+            tree = serde_json::to_value(settings).expect("settings are plain values");
         }
     }
     let mut variables: Vec<(String, String)> = environment
@@ -72,17 +72,16 @@ pub(super) fn read(
         .collect();
     variables.sort();
     for (name, text) in variables {
-        let value = serde_yaml::from_str(&text).unwrap_or(Value::String(text));
+        let value = serde_yaml::from_str(&text).unwrap_or_else(|_| Value::String(text.clone()));
         let keys: Vec<String> =
             name[PREFIX.len()..].split("__").map(str::to_ascii_lowercase).collect();
         let before = tree.clone();
         let wrong = |what: String| SettingsError::Variable { name: name.clone(), what };
-        set(&mut tree, &keys, value.clone()).map_err(wrong)?;
-        // A value that looks like a number may be meant as text, such as a password.
+        set(&mut tree, &keys, value).map_err(wrong)?;
+        // What looks like a number or a boolean may be meant as text: a password, a style.
         if let Err(error) = serde_json::from_value::<Settings>(tree.clone()) {
             tree = before;
-            let as_text = Value::String(value.to_string());
-            set(&mut tree, &keys, as_text).map_err(wrong)?;
+            set(&mut tree, &keys, Value::String(text)).map_err(wrong)?;
             let retried = serde_json::from_value::<Settings>(tree.clone());
             retried.map_err(|_| wrong(with_near_miss(&error.to_string())))?;
         }
@@ -177,6 +176,18 @@ mod tests {
         assert_eq!(settings.privacy.fingerprint, ["api_key", "cookie"]);
         assert_eq!(load("", &[]).unwrap(), Settings::default());
         assert_eq!(load("# nothing\n", &[]).unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn off_is_a_style_and_yes_is_a_boolean() {
+        let text = "headers: { style: off }\nrules: { allow_empty: yes }\n";
+        let settings = load(text, &[]).unwrap();
+        assert_eq!(settings.headers.style, crate::api::headers::Style::Off);
+        assert!(settings.rules.allow_empty);
+        let variables = [("CHRONOSDB_HEADERS__STYLE", "off"), ("CHRONOSDB_LOG__LEVEL", "0x10")];
+        let settings = load("", &variables).unwrap();
+        assert_eq!(settings.headers.style, crate::api::headers::Style::Off);
+        assert_eq!(settings.log.level, "0x10");
     }
 
     #[test]

@@ -33,6 +33,11 @@ impl Server {
 
     /// Starts, and waits until it listens.
     pub(crate) fn launch(rules: &str, settings: &str) -> Self {
+        Self::launch_with(rules, settings, &[])
+    }
+
+    /// The same with these environment variables.
+    pub(crate) fn launch_with(rules: &str, settings: &str, variables: &[(&str, &str)]) -> Self {
         let folder = TempDir::new().unwrap();
         let (grpc_port, http_port) = (free_port(), free_port());
         let rules_folder = folder.path().join("rules");
@@ -50,6 +55,7 @@ impl Server {
         std::fs::write(&config_path, config).unwrap();
         let process = program(folder.path())
             .args(["serve".as_ref(), "--config".as_ref(), config_path.as_os_str()])
+            .envs(variables.iter().copied())
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
@@ -76,10 +82,19 @@ impl Server {
 
     /// Writes the rules anew; the server notices by itself.
     pub(crate) fn change_rules(&self, rules: &str) {
-        let path = self.folder.path().join("rules/rules.yaml");
+        self.write_rules("rules.yaml", rules);
+    }
+
+    /// Writes one file of the rules folder, in one step.
+    pub(crate) fn write_rules(&self, name: &str, rules: &str) {
         let made = self.folder.path().join("next.yaml");
         std::fs::write(&made, rules).unwrap();
-        std::fs::rename(made, path).unwrap();
+        std::fs::rename(made, self.rules_folder().join(name)).unwrap();
+    }
+
+    /// Where its rules lie.
+    pub(crate) fn rules_folder(&self) -> std::path::PathBuf {
+        self.folder.path().join("rules")
     }
 
     /// A signal: `TERM`, `INT`.
@@ -110,8 +125,14 @@ pub(crate) struct Output {
 
 /// Runs a command of the program to its end.
 pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Output {
+    run_with(folder, arguments, &[])
+}
+
+/// The same with these environment variables.
+pub(crate) fn run_with(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut process = program(folder)
         .args(arguments)
+        .envs(variables.iter().copied())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
