@@ -44,6 +44,7 @@ impl Refusals {
         self.metrics.tls_refused.with_label_values(&[reason]).inc();
         let Some(unsaid) = self.is_due(reason, Instant::now()) else { return };
         let peer = peer.map(tracing::field::display);
+        let error = text(error);
         if reason == CLOSED.0 {
             tracing::debug!(reason, peer, %error, unsaid, "a TLS handshake failed: {remedy}");
         } else {
@@ -71,11 +72,22 @@ impl Refusals {
     }
 }
 
+fn rustls(error: &io::Error) -> Option<&Error> {
+    error.get_ref().and_then(|inner| inner.downcast_ref())
+}
+
+fn text(error: &io::Error) -> String {
+    match rustls(error) {
+        Some(Error::InvalidCertificate(CertificateError::Other(other))) => other.to_string(),
+        _ => error.to_string(),
+    }
+}
+
 fn reason(error: &io::Error) -> Reason {
     if error.kind() == io::ErrorKind::TimedOut {
         return LATE;
     }
-    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+    match rustls(error) {
         None => CLOSED,
         Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => (
             "plaintext",
