@@ -33,6 +33,12 @@ pub struct Metrics {
     pub grpc_errors: IntCounterVec,
     /// Connections that were refused because of a bad `:authority`, or that broke HTTP/2.
     pub bad_authority: IntCounter,
+    /// TLS handshakes that did not succeed, by reason.
+    pub tls_refused: IntCounterVec,
+    /// Times that changed certificates were read, by result.
+    pub tls_reloads: IntCounterVec,
+    /// When the first certificate of a file expires, by file, in seconds since 1970.
+    pub certificate_expiry_s: IntGaugeVec,
     /// Requests for a domain that no rule file declares.
     pub unknown_domain: IntCounter,
     /// Requests without a single descriptor, or without a domain.
@@ -173,6 +179,21 @@ impl Metrics {
             bad_authority: counter(
                 "chronosdb_bad_authority_total",
                 "Requests whose :authority HTTP/2 does not allow, such as outbound|8081||host.",
+            ),
+            tls_refused: counters(
+                "chronosdb_tls_refused_total",
+                "TLS handshakes that did not succeed.",
+                &["reason"],
+            ),
+            tls_reloads: counters(
+                "chronosdb_tls_reloads_total",
+                "Times that changed certificates were read, by result (ok, error).",
+                &["result"],
+            ),
+            certificate_expiry_s: gauges(
+                "chronosdb_certificate_expiry_seconds",
+                "When the first certificate of a file expires, in seconds since 1970.",
+                &["file"],
             ),
             unknown_domain: counter(
                 "chronosdb_unknown_domain_total",

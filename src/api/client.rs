@@ -1,5 +1,6 @@
 //! A client of both doors, for the command line and for tests.
 
+use std::error::Error;
 use std::time::Duration;
 
 use envoy_types::pb::google::protobuf::UInt64Value;
@@ -18,6 +19,7 @@ use super::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use super::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use super::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use super::trust::Trust;
 use crate::check::Entry;
 
 /// A connection to a server.
@@ -25,6 +27,7 @@ use crate::check::Entry;
 pub struct Client {
     channel: Channel,
     target: String,
+    is_tls: bool,
 }
 
 /// What to ask.
@@ -68,23 +71,47 @@ pub struct Answer {
 }
 
 impl Client {
-    /// Connects to `address:port` or `unix:path`.
+    /// Connects to `address:port`, `unix:path`, `http://…` or `https://…`.
     ///
     /// # Errors
-    /// A sentence that says what could not be reached.
+    /// A sentence that says what could not be reached, or why TLS failed.
     pub async fn connect(target: &str, timeout: Duration) -> Result<Self, String> {
-        let uri = match target {
-            _ if target.contains("://") || target.starts_with("unix:") => target.to_owned(),
-            _ => format!("http://{target}"),
+        Self::connect_trusting(target, None, timeout).await
+    }
+
+    /// Connects as `connect` does; with `trust` by TLS, and not without.
+    ///
+    /// # Errors
+    /// The same, and files of `trust` that cannot be used.
+    pub async fn connect_trusting(
+        target: &str,
+        trust: Option<&Trust>,
+        timeout: Duration,
+    ) -> Result<Self, String> {
+        let uri = match (target.contains("://") || target.starts_with("unix:"), trust) {
+            (true, _) => target.to_owned(),
+            (false, None) => format!("http://{target}"),
+            (false, Some(_)) => format!("https://{target}"),
         };
         let wrong =
             |error| format!("{target} is not an address: write host:port or unix:path ({error})");
+        let is_tls = uri.starts_with("https://");
         let endpoint = Endpoint::from_shared(uri).map_err(wrong)?;
-        let endpoint = endpoint.connect_timeout(timeout).timeout(timeout);
-        let channel = endpoint.connect().await.map_err(|error| {
+        let mut endpoint = endpoint.connect_timeout(timeout).timeout(timeout);
+        if is_tls {
+            endpoint = trust.cloned().unwrap_or_default().protect(endpoint)?;
+        } else if trust.is_some() {
+            return Err(format!("{target} has no TLS: write https://host:port"));
+        }
+        let connected = tokio::time::timeout(timeout, endpoint.connect()).await;
+        let channel = match connected {
+            Ok(channel) => channel.map_err(|error| chain(&error)),
+            Err(late) => Err(late.to_string()),
+        };
+        let channel = channel.map_err(|error| {
             format!("nobody answers at {target}: is the server running? ({error})")
         })?;
-        Ok(Self { channel, target: target.to_owned() })
+        Ok(Self { channel, target: target.to_owned(), is_tls })
     }
 
     /// Asks once.
@@ -140,8 +167,31 @@ impl Client {
     }
 
     fn failed(&self, status: &tonic::Status) -> String {
-        format!("{}: {:?}: {}", self.target, status.code(), status.message())
+        let causes = causes(status.message().to_owned(), status.source());
+        // Under TLS 1.3 a client learns only so that its certificate was refused.
+        let hint = if self.is_tls && status.source().is_some() {
+            " (does the server accept this client's certificate? its log says why not)"
+        } else {
+            ""
+        };
+        format!("{}: {:?}: {causes}{hint}", self.target, status.code())
     }
+}
+
+/// An error and what caused it, each said once.
+pub(super) fn chain(error: &dyn Error) -> String {
+    causes(error.to_string(), error.source())
+}
+
+fn causes(mut text: String, mut cause: Option<&dyn Error>) -> String {
+    while let Some(error) = cause {
+        let what = error.to_string();
+        if !text.contains(&what) {
+            text = format!("{text}: {what}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 fn read(response: &RateLimitResponse) -> Answer {

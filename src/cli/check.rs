@@ -5,8 +5,11 @@ use std::time::Duration;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 
-use super::{Failure, block_on};
+use super::{Failure, block_on, tls};
 use crate::api::client::{Answer, Client, Question};
+
+/// How long each answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args)]
 #[group(skip)]
@@ -15,10 +18,15 @@ Examples:
   chronosdb check                                          CheckQuota for a demo user
   chronosdb check --user bob --api-key free --limit 100 --window 1m
   chronosdb check --domain edge remote_address=10.0.0.1    as Envoy asks: one descriptor
-  chronosdb check --domain edge api_key=free,user_id=bob path=/login --times 3")]
+  chronosdb check --domain edge api_key=free,user_id=bob path=/login --times 3
+  chronosdb check --target https://chronosdb.example.org:50051 --ca ca.crt --cert me.crt --key me.key")]
 pub(super) struct Arguments {
     /// The server to ask
-    #[arg(long, default_value = "127.0.0.1:50051", value_name = "ADDRESS:PORT or unix:PATH")]
+    #[arg(
+        long,
+        default_value = "127.0.0.1:50051",
+        value_name = "ADDRESS:PORT, unix:PATH or https://HOST:PORT"
+    )]
     target: String,
     /// Ask Envoy's rate limit service about this domain, by its rules
     #[arg(long, value_name = "DOMAIN", requires = "descriptors")]
@@ -44,14 +52,18 @@ pub(super) struct Arguments {
     /// How often to ask
     #[arg(long, default_value_t = 5)]
     times: u32,
+    #[command(flatten)]
+    tls: tls::Arguments,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let question = arguments.question()?;
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(["#", "answer", "remaining", "retry after", "limit"]);
+    let trust = arguments.tls.trust();
     let asked = block_on(async {
-        let mut client = Client::connect(&arguments.target, Duration::from_secs(2)).await?;
+        let mut client =
+            Client::connect_trusting(&arguments.target, trust.as_ref(), PATIENCE).await?;
         for turn in 1..=arguments.times {
             let answer = client.ask(&question).await?;
             table.add_row(row(turn, &answer));

@@ -1,9 +1,12 @@
-//! `healthcheck`: asks gRPC health, as a probe does.
+//! `healthcheck`: asks gRPC health, as a probe does. Beside a server with
+//! TLS it takes the server's own files, so that a probe needs no certificate of its own.
 
 use std::time::Duration;
 
-use super::{Config, Failure, block_on};
+use super::{Config, Failure, block_on, tls};
 use crate::api::client::Client;
+use crate::api::trust::{Trust, Trusted};
+use crate::settings::Grpc;
 
 #[derive(clap::Args)]
 #[group(skip)]
@@ -11,7 +14,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     config: Config,
     /// The server to ask [default: grpc.listen of the settings]
-    #[arg(long, value_name = "ADDRESS:PORT or unix:PATH")]
+    #[arg(long, value_name = "ADDRESS:PORT, unix:PATH or https://HOST:PORT")]
     target: Option<String>,
     /// The service to ask about; empty for the whole server
     #[arg(long, default_value = "", value_name = "SERVICE")]
@@ -19,15 +22,18 @@ pub(super) struct Arguments {
     /// How long to wait for an answer
     #[arg(long, default_value = "2s", value_parser = crate::duration::parse)]
     timeout: Duration,
+    #[command(flatten)]
+    tls: tls::Arguments,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let target = match &arguments.target {
-        Some(target) => target.clone(),
-        None => super::reachable(arguments.config.load()?.grpc.listen).to_string(),
+    let (target, trust) = match &arguments.target {
+        Some(target) => (target.clone(), arguments.tls.trust()),
+        None => beside(&arguments.config.load()?.grpc, arguments.tls.trust()),
     };
     let serving = block_on(async {
-        let mut client = Client::connect(&target, arguments.timeout).await?;
+        let mut client =
+            Client::connect_trusting(&target, trust.as_ref(), arguments.timeout).await?;
         client.is_serving(&arguments.service).await
     })?;
     match serving {
@@ -37,5 +43,28 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         Ok(false) => Err(Failure::Bad(format!("{target} runs, but is not ready"))),
         Err(error) => Err(Failure::Bad(error)),
+    }
+}
+
+/// How to reach the server whose settings these are, from beside it.
+fn beside(grpc: &Grpc, given: Option<Trust>) -> (String, Option<Trust>) {
+    let address = super::reachable(grpc.listen).to_string();
+    match (&grpc.tls, &grpc.uds) {
+        (None, _) => (address, given),
+        // No name and no certificate to get right.
+        (Some(_), Some(path)) if given.is_none() => (format!("unix:{}", path.display()), None),
+        (Some(tls), _) => {
+            let own = Trust {
+                server: Trusted::Exactly(tls.cert.clone()),
+                identity: tls.client_ca.as_ref().map(|_| (tls.cert.clone(), tls.key.clone())),
+                server_name: None,
+            };
+            let mut trust = given.unwrap_or_default();
+            if trust.server == Trusted::System {
+                trust.server = own.server;
+            }
+            trust.identity = trust.identity.or(own.identity);
+            (format!("https://{address}"), Some(trust))
+        }
     }
 }

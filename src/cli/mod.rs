@@ -5,6 +5,7 @@ mod check;
 mod explain;
 mod healthcheck;
 mod serve;
+mod tls;
 mod validate;
 
 use std::collections::BTreeMap;

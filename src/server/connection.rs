@@ -2,13 +2,17 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo, UdsConnectInfo};
+
+use super::tls::Tls;
 
 /// After an accept that failed, such as for want of file descriptors.
 const BREATHER: Duration = Duration::from_millis(50);
@@ -64,16 +68,45 @@ impl Incoming {
 /// A connection of this worker's runtime.
 pub(super) enum Connection {
     Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
     Uds(UnixStream),
 }
 
 impl Connection {
-    /// Takes a connection into the current runtime.
-    pub(super) fn adopt(accepted: Accepted) -> io::Result<Self> {
-        Ok(match accepted {
-            Accepted::Tcp(stream) => Self::Tcp(TcpStream::from_std(stream)?),
-            Accepted::Uds(stream) => Self::Uds(UnixStream::from_std(stream)?),
-        })
+    /// Takes a connection into the current runtime, and shakes hands where TLS is spoken. `None`:
+    /// nothing came of it.
+    async fn adopt(accepted: Accepted, tls: Option<&Tls>) -> Option<Self> {
+        let adopted = match accepted {
+            Accepted::Tcp(stream) => TcpStream::from_std(stream).map(Self::Tcp),
+            Accepted::Uds(stream) => UnixStream::from_std(stream).map(Self::Uds),
+        };
+        match (adopted, tls) {
+            (Ok(Self::Tcp(stream)), Some(tls)) => {
+                tls.accept(stream).await.map(|stream| Self::Tls(Box::new(stream)))
+            }
+            (Ok(connection), _) => Some(connection),
+            (Err(error), _) => {
+                tracing::warn!(%error, "a connection could not be adopted");
+                None
+            }
+        }
+    }
+}
+
+/// Adopts what comes, each in a task of its own: a slow handshake keeps nobody waiting.
+pub(super) async fn adopt_all(
+    mut accepted: mpsc::UnboundedReceiver<Accepted>,
+    tls: Option<Arc<Tls>>,
+    adopted: mpsc::UnboundedSender<Connection>,
+) {
+    while let Some(accepted) = accepted.recv().await {
+        let (tls, adopted) = (tls.clone(), adopted.clone());
+        tokio::spawn(async move {
+            if let Some(connection) = Connection::adopt(accepted, tls.as_deref()).await {
+                // Nobody takes it any more when the worker stops.
+                let _ = adopted.send(connection);
+            }
+        });
     }
 }
 
@@ -92,6 +125,7 @@ impl Connected for Connection {
     fn connect_info(&self) -> Peer {
         match self {
             Self::Tcp(stream) => Peer::Tcp(stream.connect_info()),
+            Self::Tls(stream) => Peer::Tcp(stream.get_ref().0.connect_info()),
             Self::Uds(stream) => Peer::Uds(stream.connect_info()),
         }
     }
@@ -105,6 +139,7 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
             Self::Uds(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
@@ -118,6 +153,7 @@ impl AsyncWrite for Connection {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
             Self::Uds(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
@@ -129,6 +165,7 @@ impl AsyncWrite for Connection {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
             Self::Uds(stream) => Pin::new(stream).poll_write_vectored(context, slices),
         }
     }
@@ -136,6 +173,7 @@ impl AsyncWrite for Connection {
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Tcp(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
             Self::Uds(stream) => stream.is_write_vectored(),
         }
     }
@@ -143,6 +181,7 @@ impl AsyncWrite for Connection {
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
             Self::Uds(stream) => Pin::new(stream).poll_flush(context),
         }
     }
@@ -150,6 +189,7 @@ impl AsyncWrite for Connection {
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Uds(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }

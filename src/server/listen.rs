@@ -26,7 +26,7 @@ impl Listeners {
     }
 
     /// One line for each thing that a person who starts it wants to know.
-    pub(super) fn announce(&self, settings: &Settings, shared: &Shared) {
+    pub(super) fn announce(&self, settings: &Settings, shared: &Shared, transport: &str) {
         let store = match settings.store.kind {
             StoreKind::Memory => "memory, for this process alone".to_owned(),
             StoreKind::Redis => settings.store.redis.shown_url(),
@@ -45,8 +45,9 @@ impl Listeners {
             tracing::info!(path = %path.display(), "gRPC on a unix socket");
         }
         if let Ok(address) = self.grpc.local_addr() {
-            tracing::info!(%address, "gRPC: Envoy's rate limit service and CheckQuota");
-            tracing::info!("try: cargo run --release -- check --target {address}");
+            tracing::info!(%address, transport, "gRPC: Envoy's rate limit service and CheckQuota");
+            let scheme = if settings.grpc.tls.is_some() { "https://" } else { "" };
+            tracing::info!("try: cargo run --release -- check --target {scheme}{address}");
         }
     }
 }

@@ -9,6 +9,7 @@ mod drain;
 mod listen;
 mod logging;
 mod stores;
+mod tls;
 mod worker;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 use self::connection::Incoming;
 use self::listen::Listeners;
 use self::stores::Stores;
+use self::tls::Tls;
 use self::worker::{Job, Worker};
 use crate::admin;
 use crate::admin::readiness::{Part, Readiness};
@@ -51,6 +53,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     let authority = authority::Watch::new(&metrics);
     logging::start(&settings.log, &authority)?;
     let mut signals = drain::Signals::listen()?;
+    let tls = settings.grpc.tls.as_ref().map(|tls| Tls::open(tls, &metrics)).transpose()?;
     let listeners = Listeners::open(settings).await?;
     let loader =
         Loader::open(settings.rules.clone(), Arc::clone(&metrics), Privacy::new(&settings.privacy));
@@ -69,13 +72,14 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
             store: Clone::clone(store),
             health: HealthService::from_health_reporter(reporter.clone()),
             settings: settings.clone(),
+            tls: tls.clone(),
             stopping: stopping.clone(),
         };
         Worker::start(index, job)
     };
     let workers = stores.workers.iter().enumerate().map(start);
     let workers = workers.collect::<std::io::Result<Vec<Worker>>>()?;
-    listeners.announce(settings, &shared);
+    listeners.announce(settings, &shared, tls.as_deref().map_or("plaintext", Tls::shown));
 
     let limiter = Arc::new(Limiter::new(Arc::clone(&shared), stores.main.clone()));
     let pages = admin::router(limiter, readiness.clone(), settings.headers.style);
@@ -90,6 +94,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         supervise("housekeeping", move || house.clone().keep()),
         tokio::spawn(admin::serve(listeners.http, pages)),
     ];
+    let certificates = tls.map(|tls| supervise("certificates", move || Arc::clone(&tls).watch()));
     let incoming = Incoming { tcp: listeners.grpc, uds: listeners.uds };
     let dealing = tokio::spawn(incoming.deal(workers.iter().map(Worker::inbox).collect()));
 
@@ -100,7 +105,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         () = drain::end(&settings.drain, dealing, stop, workers) => tracing::info!("stopped"),
         () = signals.next() => tracing::warn!("stopped at once: a second signal came"),
     }
-    background.iter().for_each(tokio::task::JoinHandle::abort);
+    background.iter().chain(&certificates).for_each(tokio::task::JoinHandle::abort);
     listen::remove_uds(settings);
     Ok(())
 }

@@ -13,7 +13,8 @@ use tonic::transport::Server;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::HealthService;
 
-use super::connection::{Accepted, Connection};
+use super::connection::{Accepted, adopt_all};
+use super::tls::Tls;
 use crate::api;
 use crate::limiter::Limiter;
 use crate::settings::Settings;
@@ -37,6 +38,7 @@ pub(super) struct Job {
     pub(super) store: AnyStore,
     pub(super) health: HealthService,
     pub(super) settings: Settings,
+    pub(super) tls: Option<Arc<Tls>>,
     /// Turns true when connections are to be closed gently.
     pub(super) stopping: watch::Receiver<bool>,
 }
@@ -68,12 +70,14 @@ impl Worker {
 }
 
 async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
-    let Job { limiter, store, health, settings, mut stopping } = job;
+    let Job { limiter, store, health, settings, tls, mut stopping } = job;
     if let AnyStore::Redis(redis) = &store {
         let redis = redis.clone();
         super::supervise("redis watchdog", move || redis.clone().watch());
     }
-    let connections = UnboundedReceiverStream::new(accepted).map(Connection::adopt);
+    let (adopted, connections) = mpsc::unbounded_channel();
+    tokio::spawn(adopt_all(accepted, tls, adopted));
+    let connections = UnboundedReceiverStream::new(connections).map(Ok::<_, std::io::Error>);
     let mut stopped = stopping.clone();
     let stop = async move {
         let _ = stopping.wait_for(|stop| *stop).await;

@@ -3,6 +3,7 @@
 
 pub mod reference;
 mod sources;
+pub mod tls;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,9 @@ pub struct Grpc {
     pub listen: SocketAddr,
     /// A unix socket to listen on as well.
     pub uds: Option<PathBuf>,
+    /// How TCP connections are protected; `None`: they are not. The unix socket has the file
+    /// system's permissions.
+    pub tls: Option<tls::Tls>,
     /// After this time a connection is closed gently, so that new instances get their part.
     #[serde(with = "crate::duration")]
     pub max_connection_age: Duration,
@@ -61,6 +65,7 @@ impl Default for Grpc {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 50051)),
             uds: None,
+            tls: None,
             max_connection_age: Duration::from_secs(30 * 60),
             workers: 0,
         }
@@ -183,6 +188,9 @@ impl Settings {
     fn check(&self) -> Result<(), SettingsError> {
         let wrong = |key: &'static str, why: &'static str| Err(SettingsError::Value { key, why });
         let redis = &self.store.redis;
+        if let Some((key, why)) = self.grpc.tls.as_ref().and_then(tls::Tls::fault) {
+            return wrong(key, why);
+        }
         if self.store.expected_instances == 0 {
             return wrong("store.expected_instances", "it must be at least 1");
         }

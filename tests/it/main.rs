@@ -11,4 +11,5 @@ mod rules;
 mod serving;
 mod stores;
 mod tidy;
+mod tls;
 mod twins;

@@ -1,6 +1,7 @@
 //! Rows 113 to 129: headers, pages, health, metrics, and where rules come from.
 
 use super::{Absent, Case, Differs, Row, Same, row, rows};
+use crate::harness::certs::{Ca, Pair};
 use crate::harness::redis::Redis;
 use crate::harness::server::{Server, run_with};
 use crate::harness::{http, wait_until};
@@ -217,16 +218,40 @@ pub(super) const ROWS: &[Row] = &[
         wait_until("it is forgotten", || rules_of_it().is_none());
         case.says("added | k=r127", "OK | OK");
     }),
-    rows(
-        128,
-        129,
-        "TLS with certificates that are replaced, and client certificates",
-        Absent("gRPC is served without TLS: a sidecar or a mesh adds it"),
-        |_| {
-            let folder = tempfile::TempDir::new().unwrap();
-            let variables = [("CHRONOSDB_GRPC__TLS__CERT", "/tmp/cert.pem")];
-            let output = run_with(folder.path(), &["serve", "--print-config"], &variables);
-            assert_eq!(output.code, 2, "{}", output.text);
-        },
-    ),
+    row(128, "certificates that are replaced are in use, and the old CA fails", Same, |_| {
+        let folder = tempfile::TempDir::new().unwrap();
+        let [old, new] = ["old", "new"].map(Ca::new);
+        let pair = old.issue(folder.path(), "server", &["localhost"]);
+        let server = Server::launch_with(ONE, &tls(&pair, ""), "", "").ready();
+        let [old_ca, new_ca] = [("old.ca", &old), ("new.ca", &new)]
+            .map(|(name, ca)| ca.write(&folder.path().join(name)).display().to_string());
+        assert_eq!(check(&server, &["--ca", &old_ca]), 0);
+        new.issue(folder.path(), "server", &["localhost"]);
+        wait_until("it is in use", || check(&server, &["--ca", &new_ca]) == 0);
+        assert_eq!(check(&server, &["--ca", &old_ca]), 1);
+    }),
+    row(129, "a client with a certificate of its CA and of its name", Same, |_| {
+        let folder = tempfile::TempDir::new().unwrap();
+        let ca = Ca::new("ours");
+        let ca_file = ca.write(&folder.path().join("ca.crt")).display().to_string();
+        let more = format!(", client_ca: '{ca_file}', client_sans: [envoy.example.org]");
+        let pair = ca.issue(folder.path(), "server", &["localhost"]);
+        let server = Server::launch_with(ONE, &tls(&pair, &more), "", "").ready();
+        let client = ca.issue(folder.path(), "client", &["envoy.example.org"]);
+        let [cert, key] = [&client.cert, &client.key].map(|path| path.display().to_string());
+        assert_eq!(check(&server, &["--ca", &ca_file, "--cert", &cert, "--key", &key]), 0);
+        assert_eq!(check(&server, &["--ca", &ca_file]), 1);
+    }),
 ];
+
+/// `tls:` of the section `grpc`.
+fn tls(pair: &Pair, more: &str) -> String {
+    format!(", tls: {{ cert: '{}', key: '{}'{more} }}", pair.cert.display(), pair.key.display())
+}
+
+/// `chronosdb check` over TLS: how it ends.
+fn check(server: &Server, options: &[&str]) -> i32 {
+    let target = format!("https://localhost:{}", server.grpc_port);
+    let fixed = ["check", "--times", "1", "--hits", "0", "--target", &target];
+    run_with(std::path::Path::new("."), &[&fixed, options].concat(), &[]).code
+}

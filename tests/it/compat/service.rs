@@ -185,5 +185,5 @@ pub(super) const ROWS: &[Row] = &[
 
 /// A server whose rules refuse nothing.
 fn shadow(rules: &str) -> Case {
-    Case::of(Server::launch_with(rules, "", &[("CHRONOSDB_RULES__SHADOW_MODE", "true")]))
+    Case::of(Server::launch_under(&[("CHRONOSDB_RULES__SHADOW_MODE", "true")], rules, ""))
 }

@@ -1,6 +1,6 @@
 //! A real Envoy, with the bootstrap that users are given: only its ports are changed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -19,8 +19,16 @@ pub(crate) struct Envoy {
 impl Envoy {
     /// `envoy/ratelimit.yaml`, asking the service on `grpc_port`; `change` edits the text further.
     pub(crate) fn start(grpc_port: u16, change: impl FnOnce(String) -> String) -> Self {
-        let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("envoy/ratelimit.yaml");
-        let mut text = std::fs::read_to_string(sample).unwrap();
+        Self::start_with("ratelimit.yaml", grpc_port, change)
+    }
+
+    /// The same with another file of `envoy/`.
+    pub(crate) fn start_with(
+        sample: &str,
+        grpc_port: u16,
+        change: impl FnOnce(String) -> String,
+    ) -> Self {
+        let mut text = std::fs::read_to_string(self::sample(sample)).unwrap();
         let (port, admin_port) = (free_port(), free_port());
         let ports =
             [("10000", port), ("10001", free_port()), ("9901", admin_port), ("50051", grpc_port)];
@@ -63,10 +71,20 @@ impl Drop for Envoy {
     }
 }
 
+/// A file of `envoy/`.
+pub(crate) fn sample(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("envoy").join(name)
+}
+
 /// Whether Envoy would start with this file.
 pub(crate) fn accepts(config: &Path) -> bool {
+    accepts_in(Path::new("."), config)
+}
+
+/// The same, where relative paths in the file start at a folder.
+pub(crate) fn accepts_in(folder: &Path, config: &Path) -> bool {
     let arguments = ["--mode".as_ref(), "validate".as_ref(), "-c".as_ref(), config.as_os_str()];
-    command().args(arguments).args(["-l", "error"]).status().unwrap().success()
+    command().current_dir(folder).args(arguments).args(["-l", "error"]).status().unwrap().success()
 }
 
 fn command() -> Command {

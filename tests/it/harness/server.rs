@@ -1,5 +1,6 @@
 //! The `chronosdb` program itself, with settings of the test, on free loopback ports.
 
+use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -8,7 +9,10 @@ use tempfile::TempDir;
 
 use super::{free_port, http, signal, wait_until};
 
-/// Runs until dropped.
+/// The file that the log goes to.
+const LOG: &str = "chronosdb.log";
+
+/// Runs until dropped; its log is shown when the test has failed.
 pub(crate) struct Server {
     /// gRPC: RLS and `CheckQuota`.
     pub(crate) grpc_port: u16,
@@ -24,20 +28,45 @@ impl Server {
     /// `settings` is YAML for the sections that the test cares about, except `grpc`, `http` and
     /// `rules`; drains take no time unless it says otherwise.
     pub(crate) fn start(rules: &str, settings: &str) -> Self {
-        let server = Self::launch(rules, settings);
+        Self::launch(rules, settings).ready()
+    }
+
+    /// Waits until it is ready.
+    pub(crate) fn ready(self) -> Self {
         wait_until("the server is ready", || {
-            server.page("/readyz").is_ok_and(|page| page.status == 200)
+            self.page("/readyz").is_ok_and(|page| page.status == 200)
         });
-        server
+        self
+    }
+
+    /// The value of a series on `/metrics`, named as it stands there; 0 when it is not there.
+    pub(crate) fn metric(&self, series: &str) -> u64 {
+        let page = self.page("/metrics").unwrap().body;
+        let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map_or(0, |value| value.parse().unwrap())
     }
 
     /// Starts, and waits until it listens.
     pub(crate) fn launch(rules: &str, settings: &str) -> Self {
-        Self::launch_with(rules, settings, &[])
+        Self::open(rules, ["", ""], settings, &[])
     }
 
     /// The same with these environment variables.
-    pub(crate) fn launch_with(rules: &str, settings: &str, variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn launch_under(variables: &[(&str, &str)], rules: &str, settings: &str) -> Self {
+        Self::open(rules, ["", ""], settings, variables)
+    }
+
+    /// The same, with more keys (`, key: value`) in the sections `grpc` and `http`.
+    pub(crate) fn launch_with(rules: &str, grpc: &str, http: &str, settings: &str) -> Self {
+        Self::open(rules, [grpc, http], settings, &[])
+    }
+
+    fn open(
+        rules: &str,
+        [grpc, http]: [&str; 2],
+        settings: &str,
+        variables: &[(&str, &str)],
+    ) -> Self {
         let folder = TempDir::new().unwrap();
         let (grpc_port, http_port) = (free_port(), free_port());
         let rules_folder = folder.path().join("rules");
@@ -46,17 +75,18 @@ impl Server {
         let drain =
             if settings.contains("drain:") { "" } else { "drain: { delay: 0s, timeout: 5s }" };
         let config = format!(
-            "grpc: {{ listen: '127.0.0.1:{grpc_port}' }}\n\
-             http: {{ listen: '127.0.0.1:{http_port}' }}\n\
+            "grpc: {{ listen: '127.0.0.1:{grpc_port}'{grpc} }}\n\
+             http: {{ listen: '127.0.0.1:{http_port}'{http} }}\n\
              rules: {{ path: '{}', poll: 100ms }}\n{drain}\n{settings}\n",
             rules_folder.display()
         );
         let config_path = folder.path().join("chronosdb.yaml");
         std::fs::write(&config_path, config).unwrap();
+        let log = File::create(folder.path().join(LOG)).unwrap();
         let process = program(folder.path())
             .args(["serve".as_ref(), "--config".as_ref(), config_path.as_os_str()])
             .envs(variables.iter().copied())
-            .stderr(Stdio::inherit())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut server = Self { grpc_port, http_port, process, folder };
@@ -97,6 +127,16 @@ impl Server {
         self.folder.path().join("rules")
     }
 
+    /// What it has said so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join(LOG)).unwrap()
+    }
+
+    /// The settings file that it was started with.
+    pub(crate) fn config(&self) -> std::path::PathBuf {
+        self.folder.path().join("chronosdb.yaml")
+    }
+
     /// A signal: `TERM`, `INT`.
     pub(crate) fn signal(&self, name: &str) {
         signal(&self.process, name);
@@ -113,6 +153,9 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
     }
 }
 
