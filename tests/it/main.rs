@@ -7,6 +7,7 @@ mod harness;
 mod laws;
 mod redis_facts;
 mod rules;
+mod samples;
 mod serving;
 mod stores;
 mod tidy;

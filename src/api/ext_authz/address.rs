@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::settings::Masks;
+use super::words::Masks;
 
 /// The entry of X-Forwarded-For at this place, counted from the right from 1. `None`: the list is
 /// shorter, or no address stands there; the connection's own address counts then.

@@ -9,6 +9,7 @@ mod metadata;
 mod path;
 mod settings;
 mod template;
+mod words;
 
 use std::sync::Arc;
 
