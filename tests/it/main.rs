@@ -6,6 +6,7 @@ mod ext_authz;
 mod fleet;
 mod harness;
 mod laws;
+mod meshes;
 mod redis_facts;
 mod rules;
 mod samples;
