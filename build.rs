@@ -7,8 +7,11 @@ use std::path::PathBuf;
 use prost_types::FileDescriptorSet;
 use prost_types::field_descriptor_proto::Type;
 
-const PROTOS: [&str; 2] =
-    ["chronosdb/v1/rate_limiter.proto", "envoy/service/ratelimit/v3/rls.proto"];
+const PROTOS: [&str; 3] = [
+    "chronosdb/v1/rate_limiter.proto",
+    "envoy/service/auth/v3/external_auth.proto",
+    "envoy/service/ratelimit/v3/rls.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -25,9 +28,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     std::fs::write(out_dir.join("reflection.bin"), reflected)?;
 
     decode_entries_as_bytes(&mut descriptors)?;
+    decode_attributes_as_bytes(&mut descriptors)?;
     tonic_prost_build::configure()
         .extern_path(".envoy.config.core.v3", "::envoy_types::pb::envoy::config::core::v3")
         .extern_path(".google.protobuf", "::envoy_types::pb::google::protobuf")
+        .extern_path(".google.rpc", "::envoy_types::pb::google::rpc")
         // Their types come from envoy-types too, by the extern path above.
         .compile_well_known_types(true)
         .compile_fds(descriptors)?;
@@ -49,6 +54,31 @@ fn decode_entries_as_bytes(descriptors: &mut FileDescriptorSet) -> Result<(), &'
         .ok_or("proto/ has no RateLimitDescriptor.Entry")?;
     for field in &mut entry.field {
         field.set_type(Type::Bytes);
+    }
+    Ok(())
+}
+
+/// What Envoy knows of a request comes from its client as well, so the same holds. Metadata, which
+/// other filters may fill from headers, stays undecoded until somebody asks for a value of it.
+fn decode_attributes_as_bytes(descriptors: &mut FileDescriptorSet) -> Result<(), &'static str> {
+    let attributes = descriptors
+        .file
+        .iter_mut()
+        .filter(|file| file.package() == "envoy.service.auth.v3")
+        .flat_map(|file| &mut file.message_type)
+        .find(|message| message.name() == "AttributeContext")
+        .ok_or("proto/ has no AttributeContext")?;
+    let mut messages = vec![attributes];
+    while let Some(message) = messages.pop() {
+        for field in &mut message.field {
+            let is_metadata = field.type_name() == ".envoy.config.core.v3.Metadata";
+            // The codec of HTTP takes only ASCII for the name of a header.
+            if is_metadata || (field.r#type() == Type::String && field.name() != "key") {
+                field.set_type(Type::Bytes);
+                field.type_name = None;
+            }
+        }
+        messages.extend(&mut message.nested_type);
     }
     Ok(())
 }

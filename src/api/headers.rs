@@ -116,9 +116,15 @@ fn integer(number: u64) -> u64 {
     number.min(999_999_999_999_999)
 }
 
-fn policy_name(status: &Status) -> String {
+/// The policy that a status is about, as a header can say it.
+pub fn policy_name(status: &Status) -> String {
+    quoted(policy(status))
+}
+
+/// The policy that a status is about: its rule's name, else the path of its keys.
+pub fn policy(status: &Status) -> &str {
     let rule = status.rule.as_deref();
-    quoted(rule.map_or("default", |rule| rule.name.as_deref().unwrap_or(&rule.label)))
+    rule.map_or("default", |rule| rule.name.as_deref().unwrap_or(&rule.label))
 }
 
 /// A string of structured fields (RFC 9651 §3.3.3): printable ASCII, quotes and backslashes

@@ -76,7 +76,8 @@ fn merge(into: &mut Map<String, Json>, from: &Map<String, Json>) {
     }
 }
 
-fn source(source: Source) -> &'static str {
+/// Who answered, in a word.
+pub fn source(source: Source) -> &'static str {
     match source {
         Source::Rules => "rules",
         Source::L1 => "l1",

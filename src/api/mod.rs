@@ -2,6 +2,7 @@
 
 pub mod call;
 pub mod client;
+pub mod ext_authz;
 pub mod headers;
 pub mod json;
 pub mod metadata;
@@ -16,6 +17,7 @@ use tonic::service::Routes;
 
 use crate::limiter::Limiter;
 use pb::chronosdb::v1::rate_limiter_server::RateLimiterServer;
+use pb::envoy::service::auth::v3::authorization_server::AuthorizationServer;
 use pb::envoy::service::ratelimit::v3::rate_limit_service_server::RateLimitServiceServer;
 
 /// Messages and services, made from `proto/`.
@@ -28,6 +30,11 @@ pub mod pb {
     }
     pub mod envoy {
         pub mod service {
+            pub mod auth {
+                pub mod v3 {
+                    tonic::include_proto!("envoy.service.auth.v3");
+                }
+            }
             pub mod ratelimit {
                 pub mod v3 {
                     tonic::include_proto!("envoy.service.ratelimit.v3");
@@ -56,25 +63,36 @@ const REFLECTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reflection.b
 
 /// The services that health checks may ask about. `ratelimit` is envoyproxy/ratelimit's name for
 /// itself.
-pub const SERVICES: [&str; 3] =
-    ["chronosdb.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
+pub const SERVICES: [&str; 4] = [
+    "chronosdb.v1.RateLimiter",
+    "envoy.service.auth.v3.Authorization",
+    "envoy.service.ratelimit.v3.RateLimitService",
+    "ratelimit",
+];
 
 /// A request may carry headers of 64 KiB; one of more than this is a mistake.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
+
+/// Envoy may be told to send bodies along. One beyond this would be an error, which may let its
+/// request pass; nobody needs bodies here, so there is much room.
+const MAX_CHECK_BYTES: usize = 64 * 1024 * 1024;
 
 /// The gRPC services over one limiter.
 pub fn routes(
     limiter: Arc<Limiter>,
     headers: &headers::Settings,
     settings: &ratelimit::Settings,
+    ext_authz: &ext_authz::Settings,
 ) -> Routes {
     let native = native::Native::new(Arc::clone(&limiter));
+    let ext_authz = ext_authz::ExtAuthz::new(Arc::clone(&limiter), headers.style, ext_authz);
     let ratelimit = ratelimit::RateLimit::new(limiter, headers.style, settings);
     let mut routes = Routes::builder();
     routes
         .add_service(
             RateLimitServiceServer::new(ratelimit).max_decoding_message_size(MAX_MESSAGE_BYTES),
         )
+        .add_service(AuthorizationServer::new(ext_authz).max_decoding_message_size(MAX_CHECK_BYTES))
         .add_service(RateLimiterServer::new(native).max_decoding_message_size(MAX_MESSAGE_BYTES));
     let reflection = || {
         tonic_reflection::server::Builder::configure()

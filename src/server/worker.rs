@@ -88,7 +88,12 @@ async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
         .http2_keepalive_timeout(Some(KEEPALIVE))
         // No grace: with one, tonic 0.14.9 sends no GOAWAY and cuts calls that are under way.
         .max_connection_age(spread(settings.grpc.max_connection_age))
-        .add_routes(api::routes(limiter, &settings.headers, &settings.ratelimit))
+        .add_routes(api::routes(
+            limiter,
+            &settings.headers,
+            &settings.ratelimit,
+            &settings.ext_authz,
+        ))
         .add_service(HealthServer::new(health))
         .serve_with_incoming_shutdown(connections, stop);
     let patience = async {

@@ -34,6 +34,8 @@ pub struct Settings {
     pub headers: api::headers::Settings,
     /// What Envoy's rate limit service answers besides.
     pub ratelimit: api::ratelimit::Settings,
+    /// What Envoy's ext_authz filter may ask.
+    pub ext_authz: api::ext_authz::Settings,
     /// Which values are secrets.
     pub privacy: privacy::Settings,
     /// How the process ends.
@@ -186,7 +188,10 @@ impl Settings {
 
     /// What types cannot say.
     fn check(&self) -> Result<(), SettingsError> {
-        let wrong = |key: &'static str, why: &'static str| Err(SettingsError::Value { key, why });
+        let wrong = |key: &str, why| Err(SettingsError::Value { key: key.to_owned(), why });
+        if let Err((key, why)) = self.ext_authz.check() {
+            return wrong(&key, why);
+        }
         let redis = &self.store.redis;
         if let Some((key, why)) = self.grpc.tls.as_ref().and_then(tls::Tls::fault) {
             return wrong(key, why);

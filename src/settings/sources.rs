@@ -44,7 +44,7 @@ pub enum SettingsError {
     #[error("{key}: {why}")]
     Value {
         /// Which setting.
-        key: &'static str,
+        key: String,
         /// What is wrong with it.
         why: &'static str,
     },

@@ -3,11 +3,14 @@
 
 mod cases;
 mod compat;
+mod ext_authz;
 mod fleet;
 mod harness;
 mod laws;
+mod meshes;
 mod redis_facts;
 mod rules;
+mod samples;
 mod serving;
 mod stores;
 mod tidy;

@@ -301,7 +301,7 @@ fn a_real_envoy_is_limited_over_mtls() {
         let certs = format!("filename: {}/", certs.display());
         text.replace("filename: certs/", &certs).replace("timeout: 0.05s", "timeout: 5s")
     };
-    let envoy = Envoy::start_with("mtls.yaml", server.grpc_port, patient);
+    let envoy = Envoy::start_sample("mtls.yaml", server.grpc_port, patient);
     wait_until("Envoy finds the service healthy", || {
         envoy.stat("cluster.chronosdb.membership_healthy") == 1
     });
@@ -310,7 +310,7 @@ fn a_real_envoy_is_limited_over_mtls() {
     assert_eq!(envoy.get(b"").header("x-ratelimit-limit").map(|text| &text[..1]), Some("2"));
     assert!(envoy.stat("cluster.chronosdb.ssl.versions.TLSv1.3") >= 1);
 
-    let nobody = Envoy::start_with("mtls.yaml", server.grpc_port, |text| {
+    let nobody = Envoy::start_sample("mtls.yaml", server.grpc_port, |text| {
         let text = patient(text);
         let (before, after) = text.split_once("            tls_certificates:").unwrap();
         let (_, after) = after.split_once("            validation_context:").unwrap();

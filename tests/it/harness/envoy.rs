@@ -7,6 +7,9 @@ use tempfile::TempDir;
 
 use super::{free_port, http, tool, wait_until};
 
+/// The ports of the bootstraps that users are given.
+pub(crate) const PORTS: [u16; 3] = [10000, 10001, 9901];
+
 /// Runs until dropped.
 pub(crate) struct Envoy {
     /// Where clients of the fleet knock.
@@ -19,27 +22,27 @@ pub(crate) struct Envoy {
 impl Envoy {
     /// `envoy/ratelimit.yaml`, asking the service on `grpc_port`; `change` edits the text further.
     pub(crate) fn start(grpc_port: u16, change: impl FnOnce(String) -> String) -> Self {
-        Self::start_with("ratelimit.yaml", grpc_port, change)
+        Self::start_sample("ratelimit.yaml", grpc_port, change)
     }
 
-    /// The same with another file of `envoy/`.
-    pub(crate) fn start_with(
-        sample: &str,
+    /// A bootstrap of `envoy/`, asking the service on `grpc_port`; `change` edits the text further.
+    pub(crate) fn start_sample(
+        name: &str,
         grpc_port: u16,
         change: impl FnOnce(String) -> String,
     ) -> Self {
-        let mut text = std::fs::read_to_string(self::sample(sample)).unwrap();
-        let (port, admin_port) = (free_port(), free_port());
-        let ports =
-            [("10000", port), ("10001", free_port()), ("9901", admin_port), ("50051", grpc_port)];
-        for (sample_port, port) in ports {
-            let named = format!("port_value: {sample_port}");
-            assert!(text.contains(&named), "the sample has no {named}");
-            text = text.replace(&named, &format!("port_value: {port}"));
-        }
+        let text = std::fs::read_to_string(sample(name)).unwrap();
+        let ports = PORTS.map(|_| free_port());
+        let text =
+            PORTS.iter().zip(ports).fold(text, |text, (from, to)| with_port(&text, *from, to));
+        Self::run(&change(with_port(&text, 50051, grpc_port)), ports[0], ports[2])
+    }
+
+    /// A whole bootstrap that listens on these ports.
+    pub(crate) fn run(text: &str, port: u16, admin_port: u16) -> Self {
         let folder = TempDir::new().unwrap();
         let config = folder.path().join("envoy.yaml");
-        std::fs::write(&config, change(text)).unwrap();
+        std::fs::write(&config, text).unwrap();
         let process = command()
             .args(["-c".as_ref(), config.as_os_str()])
             .args(["--use-dynamic-base-id", "--concurrency", "1", "-l", "error"])
@@ -50,6 +53,13 @@ impl Envoy {
             http::get(admin_port, "/ready").is_ok_and(|page| page.status == 200)
         });
         envoy
+    }
+
+    /// Waits until Envoy finds so many instances of the service healthy.
+    pub(crate) fn wait_for_instances(&self, instances: u64) {
+        wait_until("Envoy finds the service healthy", || {
+            self.stat("cluster.chronosdb.membership_healthy") == instances
+        });
     }
 
     /// `GET /` as a client, with these raw header lines.
@@ -71,9 +81,16 @@ impl Drop for Envoy {
     }
 }
 
-/// A file of `envoy/`.
+/// Where a bootstrap of `envoy/` is.
 pub(crate) fn sample(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("envoy").join(name)
+}
+
+/// The bootstrap with another port in the place of this one.
+pub(crate) fn with_port(text: &str, from: u16, to: u16) -> String {
+    let named = format!("port_value: {from} ");
+    assert!(text.contains(&named), "the sample has no {named}");
+    text.replace(&named, &format!("port_value: {to} "))
 }
 
 /// Whether Envoy would start with this file.

@@ -80,3 +80,37 @@ fn dechunk(mut rest: &str) -> Option<String> {
         rest = after.get(size + 2..)?;
     }
 }
+
+/// A connection after a request to upgrade it.
+pub(crate) struct Socket {
+    /// 101 when it was.
+    pub(crate) status: u16,
+    stream: TcpStream,
+}
+
+impl Socket {
+    /// Sends bytes, and reads as many back.
+    pub(crate) fn echo(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.stream.write_all(bytes).unwrap();
+        let mut back = vec![0; bytes.len()];
+        self.stream.read_exact(&mut back).unwrap();
+        back
+    }
+}
+
+/// `GET /` with these lines, which ask for an upgrade.
+pub(crate) fn upgrade(port: u16, headers: &[u8]) -> Result<Socket> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let request = [b"GET / HTTP/1.1\r\nhost: test\r\n", headers, b"\r\n"].concat();
+    stream.write_all(&request)?;
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    let text = String::from_utf8_lossy(&head);
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.ok_or_else(|| Error::new(ErrorKind::InvalidData, text.into_owned()))?;
+    Ok(Socket { status, stream })
+}

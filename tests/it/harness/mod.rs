@@ -9,6 +9,7 @@ pub(crate) mod oracle;
 pub(crate) mod random;
 pub(crate) mod redis;
 pub(crate) mod server;
+pub(crate) mod upstream;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command};

@@ -97,6 +97,22 @@ impl Server {
         server
     }
 
+    /// As somebody starts it who follows the comment of a sample: `line` is a command of a shell.
+    pub(crate) fn follow(line: &str, grpc_port: u16, http_port: u16) -> Self {
+        let folder = TempDir::new().unwrap();
+        let mut command = program(Path::new(env!("CARGO_MANIFEST_DIR")));
+        command.env("CHRONOSDB_GRPC__LISTEN", format!("127.0.0.1:{grpc_port}"));
+        command.env("CHRONOSDB_HTTP__LISTEN", format!("127.0.0.1:{http_port}"));
+        let (variables, arguments) = line.split_once("chronosdb serve").unwrap();
+        command.envs(variables.split_whitespace().filter_map(|pair| pair.split_once('=')));
+        let process = command.arg("serve").args(arguments.split_whitespace()).spawn().unwrap();
+        let server = Self { grpc_port, http_port, process, folder };
+        wait_until("the server is ready", || {
+            server.page("/readyz").is_ok_and(|page| page.status == 200)
+        });
+        server
+    }
+
     /// A page of the HTTP port.
     pub(crate) fn page(&self, path: &str) -> std::io::Result<http::Response> {
         http::get(self.http_port, path)
