@@ -4,6 +4,7 @@
 
 mod decision;
 mod fallback;
+mod strangers;
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 pub use self::decision::{Decision, Source, Status};
 use self::fallback::Fallback;
 pub use self::fallback::{Settings, Undecided};
+use self::strangers::Strangers;
 use crate::check::{Check, OnStoreError, QuotaKey, Request};
 use crate::l1::L1;
 use crate::metrics::{ApiKeyStats, Metrics, RuleStats};
@@ -48,6 +50,7 @@ pub struct Shared {
     /// Who answers when the store cannot.
     pub fallback: Fallback,
     shadow_mode: bool,
+    strangers: Strangers,
     native: RuleStats,
     nobody: ApiKeyStats,
 }
@@ -78,7 +81,17 @@ impl Shared {
         let nobody = metrics.api_key("");
         let shadow_mode = settings.shadow_mode;
         let fallback = Fallback::new(settings, Arc::clone(&metrics));
-        Self { rules, l1, privacy, metrics, fallback, shadow_mode, native, nobody }
+        Self {
+            rules,
+            l1,
+            privacy,
+            metrics,
+            fallback,
+            shadow_mode,
+            strangers: Strangers::default(),
+            native,
+            nobody,
+        }
     }
 }
 
@@ -106,6 +119,7 @@ impl Limiter {
         let rules = self.shared.rules.load_full();
         let Some(domain) = rules.domain(&request.domain) else {
             metrics.unknown_domain.inc();
+            self.shared.strangers.meet(&request.domain, &rules);
             self.shared.nobody.allowed.inc();
             let statuses = request.descriptors.iter().map(|_| Status::unlimited(None)).collect();
             return Ok(Decision::of(statuses));

@@ -80,7 +80,8 @@ pub fn explain(rules: &RuleSet, domain: &str, entries: &[Entry], privacy: &Priva
     explanation
 }
 
-fn unknown_domain(rules: &RuleSet, domain: &str) -> String {
+/// Why nothing is held to the rules of this domain: nobody declares it.
+pub fn unknown_domain(rules: &RuleSet, domain: &str) -> String {
     let domains = rules.domains();
     let names = || domains.iter().map(|domain| &*domain.name);
     let mut reason = format!("no rules file declares the domain \"{domain}\"");

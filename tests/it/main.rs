@@ -8,6 +8,7 @@ mod fleet;
 mod harness;
 mod laws;
 mod meshes;
+mod operators;
 mod redis_facts;
 mod rules;
 mod samples;
