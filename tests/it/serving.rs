@@ -153,6 +153,61 @@ fn envoy_refuses_what_is_over_the_limit() {
 }
 
 #[test]
+fn each_style_of_headers_reaches_the_client() {
+    let own = "enable_x_ratelimit_headers: DRAFT_VERSION_03";
+    for (style, allowed, refused) in [
+        ("off", &[][..], &[][..]),
+        ("retry_after", &[], &["retry-after: 3600"]),
+        (
+            "x_ratelimit",
+            &[
+                "x-ratelimit-limit: 1, 1;w=3600",
+                "x-ratelimit-remaining: 0",
+                "x-ratelimit-reset: 3600",
+            ],
+            &[
+                "retry-after: 3600",
+                "x-ratelimit-limit: 1, 1;w=3600",
+                "x-ratelimit-remaining: 0",
+                "x-ratelimit-reset: 3600",
+            ],
+        ),
+        (
+            "ietf",
+            &[
+                "ratelimit-policy: \"remote_address\";q=1;w=3600",
+                "ratelimit: \"remote_address\";r=0;t=3600",
+            ],
+            &[
+                "ratelimit-policy: \"remote_address\";q=1;w=3600",
+                "ratelimit: \"remote_address\";r=0;t=3600",
+                "retry-after: 3600",
+            ],
+        ),
+    ] {
+        // A clock that stands: the wait is a whole hour.
+        let redis = Redis::start();
+        redis.clock.stop_at(1_767_225_600_000_000);
+        let settings = format!("headers: {{ style: {style} }}\n{}", redis_settings(&redis));
+        let server = Server::start(&RULES.replacen("limit: 2", "limit: 1", 1), &settings);
+        let envoy = Envoy::start(server.grpc_port, |text| {
+            text.replace("timeout: 0.05s", "timeout: 5s").replace(own, "")
+        });
+        envoy.wait_for_instances(1);
+        for expected in [allowed, refused] {
+            let response = envoy.get(b"");
+            let about_limits = |name: &str| name.contains("ratelimit") || name == "retry-after";
+            let found = response.headers.iter().filter(|(name, _)| about_limits(name));
+            let mut found =
+                found.map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>();
+            found.retain(|header| !header.starts_with("x-envoy-"));
+            found.sort();
+            assert_eq!(found, expected, "style {style}, status {}", response.status);
+        }
+    }
+}
+
+#[test]
 fn one_odd_byte_does_not_switch_a_limit_off() {
     let rules = RULES.replace("limit: 2, ", "limit: 100, ");
     let server = Server::start(&rules, "");
