@@ -26,6 +26,7 @@ use self::stores::Stores;
 use self::tls::Tls;
 use self::worker::{Job, Worker};
 use crate::admin;
+use crate::admin::guard::Guard;
 use crate::admin::readiness::{Part, Readiness};
 use crate::api;
 use crate::check::OnStoreError;
@@ -54,6 +55,9 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     logging::start(&settings.log, &authority)?;
     let mut signals = drain::Signals::listen()?;
     let tls = settings.grpc.tls.as_ref().map(|tls| Tls::open(tls, &metrics)).transpose()?;
+    let http = &settings.http;
+    let guard = Guard::new(http.listen, http.token.as_deref(), http.token_file.as_deref());
+    guard.check().await.map_err(anyhow::Error::msg)?;
     let listeners = Listeners::open(settings).await?;
     let loader =
         Loader::open(settings.rules.clone(), Arc::clone(&metrics), Privacy::new(&settings.privacy));
@@ -81,8 +85,11 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     let workers = workers.collect::<std::io::Result<Vec<Worker>>>()?;
     listeners.announce(settings, &shared, tls.as_deref().map_or("plaintext", Tls::shown));
 
+    if guard == Guard::Closed {
+        tracing::info!("HTTP: /rules, /explain and /json stay closed: there is no http.token_file");
+    }
     let limiter = Arc::new(Limiter::new(Arc::clone(&shared), stores.main.clone()));
-    let pages = admin::router(limiter, readiness.clone(), settings.headers.style);
+    let pages = admin::router(limiter, readiness.clone(), settings.headers.style, guard);
     let house = House { settings: settings.clone(), stores, shared, readiness: readiness.clone() };
     let background = [
         supervise("rules", move || loader.clone().run()),

@@ -9,6 +9,9 @@ use tempfile::TempDir;
 
 use super::{free_port, http, signal, wait_until};
 
+/// A section that listens, and no more.
+pub(crate) const LOOPBACK: &str = "listen: '127.0.0.1:PORT'";
+
 /// The file that the log goes to.
 const LOG: &str = "chronosdb.log";
 
@@ -48,10 +51,10 @@ impl Server {
 
     /// Starts, and waits until it listens.
     pub(crate) fn launch(rules: &str, settings: &str) -> Self {
-        Self::launch_with(rules, "", "", settings)
+        Self::launch_with(rules, LOOPBACK, LOOPBACK, settings)
     }
 
-    /// The same, with more keys (`, key: value`) in the sections `grpc` and `http`.
+    /// The same, with these sections `grpc` and `http`; a `PORT` in them is chosen here.
     pub(crate) fn launch_with(rules: &str, grpc: &str, http: &str, settings: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let (grpc_port, http_port) = (free_port(), free_port());
@@ -61,9 +64,10 @@ impl Server {
         let drain =
             if settings.contains("drain:") { "" } else { "drain: { delay: 0s, timeout: 5s }" };
         let config = format!(
-            "grpc: {{ listen: '127.0.0.1:{grpc_port}'{grpc} }}\n\
-             http: {{ listen: '127.0.0.1:{http_port}'{http} }}\n\
+            "grpc: {{ {} }}\nhttp: {{ {} }}\n\
              rules: {{ path: '{}', poll: 100ms }}\n{drain}\n{settings}\n",
+            grpc.replace("PORT", &grpc_port.to_string()),
+            http.replace("PORT", &http_port.to_string()),
             rules_folder.display()
         );
         let config_path = folder.path().join("chronosdb.yaml");
