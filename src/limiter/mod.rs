@@ -20,7 +20,8 @@ use crate::metrics::{ApiKeyStats, Metrics, RuleStats};
 use crate::privacy::Privacy;
 use crate::quota::{Limit, Mode, Verdict};
 use crate::rules::{Ceiling, Charge, Match, Rule, RuleSet};
-use crate::store::{AnyStore, Store as _};
+use crate::store::{AnyStore, Store as _, StoreError};
+use crate::trace::{self, Step};
 
 /// A question that brings its own limit: what `CheckQuota` asks.
 #[derive(Clone, Debug)]
@@ -108,7 +109,9 @@ impl Limiter {
             let statuses = request.descriptors.iter().map(|_| Status::unlimited(None)).collect();
             return Ok(Decision::of(statuses));
         };
+        let step = Step::start("match");
         let mut matches = domain.matches(request, &self.shared.privacy);
+        drop(step);
         let mut statuses: Vec<Option<Status>> = Vec::with_capacity(matches.len());
         let mut questions = Vec::with_capacity(matches.len());
         for (matched, descriptor) in matches.iter().zip(&request.descriptors) {
@@ -142,6 +145,7 @@ impl Limiter {
         let statuses = statuses.into_iter().filter_map(|known| known.or_else(|| answers.next()));
         let decision = Decision::of(statuses.collect());
         self.count(&decision, &mut matches, &domain.name);
+        trace::note("chronosdb.allowed", decision.allowed);
         Ok(decision)
     }
 
@@ -172,6 +176,7 @@ impl Limiter {
         };
         let api_key = shared.metrics.api_key(&String::from_utf8_lossy(&api_key));
         count_request(&api_key, &decision);
+        trace::note("chronosdb.allowed", decision.allowed);
         for status in &decision.statuses {
             count_status(&shared.native, status, &decision);
         }
@@ -191,13 +196,15 @@ impl Limiter {
         let now = Instant::now();
         let asked = l1.asking(now);
         let known = |question: &Question| known_refusal(l1, &question.check, now);
+        let step = Step::start("l1");
         let known: Option<Vec<_>> = questions.iter().map(known).collect();
+        drop(step);
         let answers = match known {
             Some(known) => known,
             None => {
                 let checks: Vec<Check> =
                     questions.iter().map(|question| question.check.clone()).collect();
-                match self.store.acquire(&checks, deadline).await {
+                match self.acquire(&checks, deadline).await {
                     Ok(verdicts) => {
                         for (check, verdict) in checks.iter().zip(&verdicts) {
                             l1.remember(check, verdict, asked);
@@ -221,6 +228,20 @@ impl Limiter {
             source,
         };
         Ok(questions.into_iter().zip(answers).map(status).collect())
+    }
+
+    async fn acquire(
+        &self,
+        checks: &[Check],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        let mut step = Step::start("store");
+        let verdicts = self.store.acquire(checks, deadline).await;
+        step.note("chronosdb.checks", i64::try_from(checks.len()).unwrap_or(i64::MAX));
+        if let Err(error) = &verdicts {
+            step.fail(error.reason());
+        }
+        verdicts
     }
 
     fn count(&self, decision: &Decision, matches: &mut [Option<Match>], domain: &str) {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use self::sources::SettingsError;
 use crate::check::OnStoreError;
 use crate::store::{memory, redis};
-use crate::{api, l1, privacy, rules};
+use crate::{api, l1, privacy, rules, trace};
 
 /// The whole of the settings file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -39,6 +39,8 @@ pub struct Settings {
     pub drain: Drain,
     /// What it says.
     pub log: Log,
+    /// Where sampled calls are told about.
+    pub tracing: trace::Settings,
 }
 
 /// Settings of `grpc:`.
@@ -197,6 +199,10 @@ impl Settings {
         }
         if self.http.token.is_some() && self.http.token_file.is_some() {
             return wrong("http.token", "it is in http.token_file as well: leave one of them out");
+        }
+        let endpoint = self.tracing.otlp_endpoint.as_deref();
+        if endpoint.is_some_and(|url| !url.starts_with("http://") && !url.starts_with("https://")) {
+            return wrong("tracing.otlp_endpoint", "write a URL, such as http://127.0.0.1:4317");
         }
         if self.store.expected_instances == 0 {
             return wrong("store.expected_instances", "it must be at least 1");

@@ -12,4 +12,5 @@ mod serving;
 mod stores;
 mod tidy;
 mod tls;
+mod traces;
 mod twins;
