@@ -1,17 +1,23 @@
 //! Sends spans to a collector, from a thread of its own: a collector that is slow or gone costs
 //! spans, and nothing else.
 
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use opentelemetry::KeyValue;
 use opentelemetry::trace::TracerProvider as _;
-use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
+use opentelemetry_otlp::WithExportConfig as _;
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{
-    BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider,
+    BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, SpanData,
+    SpanExporter,
 };
 
+use crate::metrics::Metrics;
 use crate::trace::Settings;
 
 /// Spans that wait to be sent; what comes beyond is dropped.
@@ -31,14 +37,16 @@ impl Export {
     ///
     /// # Errors
     /// The endpoint is not one.
-    pub(super) fn open(settings: &Settings) -> anyhow::Result<Self> {
+    pub(super) fn open(settings: &Settings, metrics: &Arc<Metrics>) -> anyhow::Result<Self> {
         let Some(endpoint) = &settings.otlp_endpoint else { return Ok(Self(None)) };
-        let exporter = SpanExporter::builder()
+        let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_tonic()
             .with_endpoint(endpoint)
             .with_timeout(PATIENCE)
             .build()
             .with_context(|| format!("tracing.otlp_endpoint: {endpoint} is no gRPC endpoint"))?;
+        let exporter =
+            Counted { exporter, metrics: Arc::clone(metrics), is_failing: AtomicBool::new(false) };
         let batches = BatchConfigBuilder::default()
             .with_max_queue_size(MAX_QUEUED_SPANS)
             .with_scheduled_delay(DELAY)
@@ -72,5 +80,48 @@ impl Export {
         if let Ok(Err(error)) = ended.await {
             tracing::warn!(%error, "the last spans may be lost");
         }
+    }
+}
+
+/// Counts what is sent and what is lost, and says when that begins and ends.
+struct Counted {
+    exporter: opentelemetry_otlp::SpanExporter,
+    metrics: Arc<Metrics>,
+    is_failing: AtomicBool,
+}
+
+impl fmt::Debug for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.exporter.fmt(f)
+    }
+}
+
+impl SpanExporter for Counted {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len() as u64;
+        let sent = self.exporter.export(batch).await;
+        let result = if sent.is_ok() { "sent" } else { "lost" };
+        self.metrics.trace_spans.with_label_values(&[result]).inc_by(spans);
+        let was_failing = self.is_failing.swap(sent.is_err(), Ordering::Relaxed);
+        match &sent {
+            Err(error) if !was_failing => {
+                tracing::warn!(%error, "the collector takes no spans; they are lost until it does")
+            }
+            Ok(()) if was_failing => tracing::info!("the collector takes spans again"),
+            _ => {}
+        }
+        sent
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
     }
 }

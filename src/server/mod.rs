@@ -62,7 +62,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     let loader =
         Loader::open(settings.rules.clone(), Arc::clone(&metrics), Privacy::new(&settings.privacy));
     let shared = Arc::new(shared(settings, &loader, &metrics));
-    let export = Export::open(&settings.tracing)?;
+    let export = Export::open(&settings.tracing, &metrics)?;
     let count = match settings.grpc.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         workers => workers,

@@ -168,6 +168,10 @@ async fn a_collector_that_is_gone_or_silent_harms_nobody() {
             }
         }
         assert_eq!(server.page("/readyz").unwrap().status, 200);
+        let lost = || server.metric("chronosdb_trace_spans_total{result=\"lost\"}");
+        wait_until("what is lost is counted", || lost() > 0);
+        let lines = server.log().matches("the collector takes no spans").count();
+        assert_eq!(lines, 1, "{}", server.log());
         drop(client);
         assert!(server.terminate().success());
     }
