@@ -1,7 +1,7 @@
 //! The HTTP port: pages that tell what is limited, or take from a quota, are not for everybody.
 
 use crate::harness::http::{self, Response};
-use crate::harness::server::{self, LOOPBACK, Server};
+use crate::harness::server::{self, Server};
 
 const RULES: &str = "\
 domain: edge
@@ -11,8 +11,6 @@ descriptors:
 ";
 
 const TOKEN: &str = "0123456789abcdef";
-
-const EVERYWHERE: &str = "listen: '0.0.0.0:PORT'";
 
 const GUARDED: [(&str, &str, &str); 3] = [
     ("GET", "/rules", ""),
@@ -41,7 +39,7 @@ fn opened(server: &Server, authorization: &str) -> [u16; 3] {
 
 #[test]
 fn without_a_token_they_are_closed_to_other_machines() {
-    let server = Server::launch_with(RULES, LOOPBACK, EVERYWHERE, "").ready();
+    let server = Server::launch_everywhere(RULES, &[]).ready();
     for page in GUARDED {
         let response = ask(&server, page, &format!("Bearer {TOKEN}"));
         assert_eq!(response.status, 403, "{page:?}");
@@ -56,8 +54,7 @@ fn without_a_token_they_are_closed_to_other_machines() {
 
 #[test]
 fn with_a_token_whoever_has_it_may_look() {
-    let http = format!("{LOOPBACK}, token: '{TOKEN}'");
-    let server = Server::launch_with(RULES, LOOPBACK, &http, "").ready();
+    let server = Server::launch_with(RULES, "", &format!(", token: '{TOKEN}'"), "").ready();
     assert_eq!(opened(&server, &format!("Bearer {TOKEN}")), [200; 3]);
     assert_eq!(opened(&server, &format!("bearer {TOKEN}")), [200; 3]);
     for wrong in ["", "Bearer", "Bearer ", "Basic 0123456789abcdef", "Bearer 0123456789abcdeX"] {
@@ -78,8 +75,8 @@ fn a_token_file_may_change() {
     let folder = tempfile::TempDir::new().unwrap();
     let path = folder.path().join("token");
     std::fs::write(&path, format!("{TOKEN}\n")).unwrap();
-    let http = format!("{EVERYWHERE}, token_file: '{}'", path.display());
-    let server = Server::launch_with(RULES, LOOPBACK, &http, "").ready();
+    let file = [("CHRONOSDB_HTTP__TOKEN_FILE", path.to_str().unwrap())];
+    let server = Server::launch_everywhere(RULES, &file).ready();
     assert_eq!(opened(&server, &format!("Bearer {TOKEN}")), [200; 3]);
     std::fs::write(&path, "another-token-0123").unwrap();
     assert_eq!(opened(&server, &format!("Bearer {TOKEN}")), [401; 3]);

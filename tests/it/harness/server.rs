@@ -9,9 +9,6 @@ use tempfile::TempDir;
 
 use super::{free_port, http, signal, wait_until};
 
-/// A section that listens, and no more.
-pub(crate) const LOOPBACK: &str = "listen: '127.0.0.1:PORT'";
-
 /// The file that the log goes to.
 const LOG: &str = "chronosdb.log";
 
@@ -51,10 +48,10 @@ impl Server {
 
     /// Starts, and waits until it listens.
     pub(crate) fn launch(rules: &str, settings: &str) -> Self {
-        Self::launch_with(rules, LOOPBACK, LOOPBACK, settings)
+        Self::launch_with(rules, "", "", settings)
     }
 
-    /// The same, with these sections `grpc` and `http`; a `PORT` in them is chosen here.
+    /// The same, with more keys (`, key: value`) in the sections `grpc` and `http`.
     pub(crate) fn launch_with(rules: &str, grpc: &str, http: &str, settings: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let (grpc_port, http_port) = (free_port(), free_port());
@@ -64,10 +61,9 @@ impl Server {
         let drain =
             if settings.contains("drain:") { "" } else { "drain: { delay: 0s, timeout: 5s }" };
         let config = format!(
-            "grpc: {{ {} }}\nhttp: {{ {} }}\n\
+            "grpc: {{ listen: '127.0.0.1:{grpc_port}'{grpc} }}\n\
+             http: {{ listen: '127.0.0.1:{http_port}'{http} }}\n\
              rules: {{ path: '{}', poll: 100ms }}\n{drain}\n{settings}\n",
-            grpc.replace("PORT", &grpc_port.to_string()),
-            http.replace("PORT", &http_port.to_string()),
             rules_folder.display()
         );
         let config_path = folder.path().join("chronosdb.yaml");
@@ -115,6 +111,31 @@ impl Server {
     /// The settings file that it was started with.
     pub(crate) fn config(&self) -> std::path::PathBuf {
         self.folder.path().join("chronosdb.yaml")
+    }
+
+    /// Listens for HTTP on all addresses, with these environment variables.
+    pub(crate) fn launch_everywhere(rules: &str, variables: &[(&str, &str)]) -> Self {
+        let folder = TempDir::new().unwrap();
+        let (grpc_port, http_port) = (free_port(), free_port());
+        std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+        let (grpc, http) = (format!("127.0.0.1:{grpc_port}"), format!("0.0.0.0:{http_port}"));
+        let process = program(folder.path())
+            .args([
+                "serve",
+                "--rules",
+                "rules.yaml",
+                "--grpc-listen",
+                &grpc,
+                "--http-listen",
+                &http,
+            ])
+            .envs(variables.iter().copied())
+            .stderr(File::create(folder.path().join(LOG)).unwrap())
+            .spawn()
+            .unwrap();
+        let server = Self { grpc_port, http_port, process, folder };
+        wait_until("the server listens", || server.page("/livez").is_ok());
+        server
     }
 
     /// A signal: `TERM`, `INT`.
