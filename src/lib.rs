@@ -16,3 +16,4 @@ pub mod rules;
 pub mod server;
 pub mod settings;
 pub mod store;
+pub mod trace;

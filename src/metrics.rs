@@ -75,6 +75,8 @@ pub struct Metrics {
     pub rules: IntGaugeVec,
     /// Configured limits, by domain and rule, in hits.
     pub limits: GaugeVec,
+    /// Spans of sampled calls, by result.
+    pub trace_spans: IntCounterVec,
     /// Calls under way.
     pub in_flight: IntGauge,
     /// 1 while the service is ready.
@@ -259,6 +261,11 @@ impl Metrics {
                     Opts::new("chronosdb_limit_hits", "Configured limit, in hits for each window."),
                     &["domain", "rule", "window"],
                 ),
+            ),
+            trace_spans: counters(
+                "chronosdb_trace_spans_total",
+                "Spans given to the collector, by result (sent, lost).",
+                &["result"],
             ),
             in_flight: gauge("chronosdb_calls_in_flight", "gRPC calls under way."),
             ready: gauge("chronosdb_ready", "1 while the service is ready."),

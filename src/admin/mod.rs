@@ -1,17 +1,20 @@
 //! The HTTP pages: health, metrics, loaded rules, explanations. They decide nothing.
 
+pub mod guard;
 pub mod readiness;
 
 use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
+use self::guard::Guard;
 use self::readiness::Readiness;
 use crate::api::{headers, json};
 use crate::check::Entry;
@@ -30,6 +33,7 @@ ChronosDB
   /rules         what is loaded, and what is wrong with it
   /explain       ?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE: which rule matches, and why
   /json          POST a rate limit request as JSON
+The last three need a token where not only this machine can reach them (http.token_file).
 ";
 
 /// What the pages show.
@@ -41,16 +45,24 @@ struct Pages {
 }
 
 /// The pages over a limiter.
-pub fn router(limiter: Arc<Limiter>, readiness: Readiness, style: headers::Style) -> Router {
-    Router::new()
+pub fn router(
+    limiter: Arc<Limiter>,
+    readiness: Readiness,
+    style: headers::Style,
+    guard: Guard,
+) -> Router {
+    // What tells which limits there are, or takes from a quota.
+    let guarded = Router::new()
+        .route("/rules", get(rules))
+        .route("/explain", get(explanation))
+        .route("/json", post(decide))
+        .route_layer(from_fn_with_state(guard, guard::stand));
+    guarded
         .route("/", get(|| async { INDEX }))
         .route("/metrics", get(metrics))
         .route("/livez", get(|| async { "OK\n" }))
         .route("/readyz", get(ready))
         .route("/healthcheck", get(ready))
-        .route("/rules", get(rules))
-        .route("/explain", get(explanation))
-        .route("/json", post(decide))
         .fallback(|| async { (StatusCode::NOT_FOUND, format!("There is no such page.\n{INDEX}")) })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(Pages { limiter, readiness, style })
@@ -193,7 +205,8 @@ descriptors:
     impl Site {
         async fn open() -> Self {
             let (limiter, readiness) = (limiter(), Readiness::default());
-            let pages = router(Arc::clone(&limiter), readiness.clone(), headers::Style::default());
+            let style = headers::Style::default();
+            let pages = router(Arc::clone(&limiter), readiness.clone(), style, Guard::Open);
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             tokio::spawn(serve(listener, pages));

@@ -8,6 +8,7 @@ pub mod json;
 pub mod metadata;
 pub mod native;
 pub mod ratelimit;
+pub mod traced;
 pub mod trust;
 pub mod unit;
 

@@ -22,7 +22,8 @@ use crate::metrics::{ApiKeyStats, Metrics, RuleStats};
 use crate::privacy::Privacy;
 use crate::quota::{Limit, Mode, Verdict};
 use crate::rules::{Ceiling, Charge, Match, Rule, RuleSet};
-use crate::store::{AnyStore, Store as _};
+use crate::store::{AnyStore, Store as _, StoreError};
+use crate::trace::{self, Step};
 
 /// A question that brings its own limit: what `CheckQuota` asks.
 #[derive(Clone, Debug)]
@@ -124,7 +125,9 @@ impl Limiter {
             let statuses = request.descriptors.iter().map(|_| Status::unlimited(None)).collect();
             return Ok(Decision::of(statuses));
         };
+        let step = Step::start("match");
         let mut matches = domain.matches(request, &self.shared.privacy);
+        drop(step);
         let mut statuses: Vec<Option<Status>> = Vec::with_capacity(matches.len());
         let mut questions = Vec::with_capacity(matches.len());
         for (matched, descriptor) in matches.iter().zip(&request.descriptors) {
@@ -161,6 +164,7 @@ impl Limiter {
             decision.pass_in_shadow();
         }
         self.count(&decision, &mut matches, &domain.name);
+        trace::note("chronosdb.allowed", decision.allowed);
         Ok(decision)
     }
 
@@ -191,6 +195,7 @@ impl Limiter {
         };
         let api_key = shared.metrics.api_key(&String::from_utf8_lossy(&api_key));
         count_request(&api_key, &decision);
+        trace::note("chronosdb.allowed", decision.allowed);
         for status in &decision.statuses {
             count_status(&shared.native, status, &decision);
         }
@@ -210,13 +215,15 @@ impl Limiter {
         let now = Instant::now();
         let asked = l1.asking(now);
         let known = |question: &Question| known_refusal(l1, &question.check, now);
+        let step = Step::start("l1");
         let known: Option<Vec<_>> = questions.iter().map(known).collect();
+        drop(step);
         let answers = match known {
             Some(known) => known,
             None => {
                 let checks: Vec<Check> =
                     questions.iter().map(|question| question.check.clone()).collect();
-                match self.store.acquire(&checks, deadline).await {
+                match self.acquire(&checks, deadline).await {
                     Ok(verdicts) => {
                         for (check, verdict) in checks.iter().zip(&verdicts) {
                             l1.remember(check, verdict, asked);
@@ -240,6 +247,20 @@ impl Limiter {
             source,
         };
         Ok(questions.into_iter().zip(answers).map(status).collect())
+    }
+
+    async fn acquire(
+        &self,
+        checks: &[Check],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        let mut step = Step::start("store");
+        let verdicts = self.store.acquire(checks, deadline).await;
+        step.note("chronosdb.checks", i64::try_from(checks.len()).unwrap_or(i64::MAX));
+        if let Err(error) = &verdicts {
+            step.fail(error.reason());
+        }
+        verdicts
     }
 
     fn count(&self, decision: &Decision, matches: &mut [Option<Match>], domain: &str) {

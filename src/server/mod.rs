@@ -6,6 +6,7 @@
 mod authority;
 mod connection;
 mod drain;
+mod export;
 mod listen;
 mod logging;
 mod stores;
@@ -21,11 +22,13 @@ use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use self::connection::Incoming;
+use self::export::Export;
 use self::listen::Listeners;
 use self::stores::Stores;
 use self::tls::Tls;
 use self::worker::{Job, Worker};
 use crate::admin;
+use crate::admin::guard::Guard;
 use crate::admin::readiness::{Part, Readiness};
 use crate::api;
 use crate::check::OnStoreError;
@@ -34,7 +37,7 @@ use crate::limiter::{self, Limiter, Shared};
 use crate::metrics::Metrics;
 use crate::privacy::Privacy;
 use crate::rules::watch::Loader;
-use crate::settings::Settings;
+use crate::settings::{Http, Settings};
 
 /// Between looks at things that nobody tells about: expired logs, the store's health.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
@@ -54,10 +57,12 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     logging::start(&settings.log, &authority)?;
     let mut signals = drain::Signals::listen()?;
     let tls = settings.grpc.tls.as_ref().map(|tls| Tls::open(tls, &metrics)).transpose()?;
+    let guard = guard(&settings.http).await?;
     let listeners = Listeners::open(settings).await?;
     let loader =
         Loader::open(settings.rules.clone(), Arc::clone(&metrics), Privacy::new(&settings.privacy));
     let shared = Arc::new(shared(settings, &loader, &metrics));
+    let export = Export::open(&settings.tracing, &metrics)?;
     let count = match settings.grpc.workers {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         workers => workers,
@@ -73,6 +78,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
             health: HealthService::from_health_reporter(reporter.clone()),
             settings: settings.clone(),
             tls: tls.clone(),
+            tracer: export.tracer(),
             stopping: stopping.clone(),
         };
         Worker::start(index, job)
@@ -82,7 +88,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     listeners.announce(settings, &shared, tls.as_deref().map_or("plaintext", Tls::shown));
 
     let limiter = Arc::new(Limiter::new(Arc::clone(&shared), stores.main.clone()));
-    let pages = admin::router(limiter, readiness.clone(), settings.headers.style);
+    let pages = admin::router(limiter, readiness.clone(), settings.headers.style, guard);
     let house = House { settings: settings.clone(), stores, shared, readiness: readiness.clone() };
     let background = [
         supervise("rules", move || loader.clone().run()),
@@ -105,9 +111,20 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         () = drain::end(&settings.drain, dealing, stop, workers) => tracing::info!("stopped"),
         () = signals.next() => tracing::warn!("stopped at once: a second signal came"),
     }
+    export.end().await;
     background.iter().chain(&certificates).for_each(tokio::task::JoinHandle::abort);
     listen::remove_uds(settings);
     Ok(())
+}
+
+async fn guard(settings: &Http) -> anyhow::Result<Guard> {
+    let (token, file) = (settings.token.as_deref(), settings.token_file.as_deref());
+    let guard = Guard::new(settings.listen, token, file);
+    guard.check().await.map_err(anyhow::Error::msg)?;
+    if guard == Guard::Closed {
+        tracing::info!("HTTP: /rules, /explain and /json stay closed: there is no http.token_file");
+    }
+    Ok(guard)
 }
 
 fn shared(settings: &Settings, loader: &Loader, metrics: &Arc<Metrics>) -> Shared {

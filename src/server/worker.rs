@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use opentelemetry_sdk::trace::SdkTracer;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tokio_stream::StreamExt as _;
@@ -15,7 +16,7 @@ use tonic_health::server::HealthService;
 
 use super::connection::{Accepted, adopt_all};
 use super::tls::Tls;
-use crate::api;
+use crate::api::{self, traced::traced};
 use crate::limiter::Limiter;
 use crate::settings::Settings;
 use crate::store::AnyStore;
@@ -39,6 +40,7 @@ pub(super) struct Job {
     pub(super) health: HealthService,
     pub(super) settings: Settings,
     pub(super) tls: Option<Arc<Tls>>,
+    pub(super) tracer: Option<SdkTracer>,
     /// Turns true when connections are to be closed gently.
     pub(super) stopping: watch::Receiver<bool>,
 }
@@ -70,7 +72,7 @@ impl Worker {
 }
 
 async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
-    let Job { limiter, store, health, settings, tls, mut stopping } = job;
+    let Job { limiter, store, health, settings, tls, tracer, mut stopping } = job;
     if let AnyStore::Redis(redis) = &store {
         let redis = redis.clone();
         super::supervise("redis watchdog", move || redis.clone().watch());
@@ -82,18 +84,14 @@ async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
     let stop = async move {
         let _ = stopping.wait_for(|stop| *stop).await;
     };
+    let routes = api::routes(limiter, &settings.headers, &settings.ratelimit, &settings.ext_authz);
     let serving = Server::builder()
         .max_concurrent_streams(Some(MAX_CONCURRENT_STREAMS))
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         // No grace: with one, tonic 0.14.9 sends no GOAWAY and cuts calls that are under way.
         .max_connection_age(spread(settings.grpc.max_connection_age))
-        .add_routes(api::routes(
-            limiter,
-            &settings.headers,
-            &settings.ratelimit,
-            &settings.ext_authz,
-        ))
+        .add_routes(traced(routes, tracer))
         .add_service(HealthServer::new(health))
         .serve_with_incoming_shutdown(connections, stop);
     let patience = async {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub use self::sources::SettingsError;
 use crate::check::OnStoreError;
 use crate::store::{memory, redis};
-use crate::{api, l1, privacy, rules};
+use crate::{api, l1, privacy, rules, trace};
 
 /// The whole of the settings file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -42,6 +42,8 @@ pub struct Settings {
     pub drain: Drain,
     /// What it says.
     pub log: Log,
+    /// Where sampled calls are told about.
+    pub tracing: trace::Settings,
 }
 
 /// Settings of `grpc:`.
@@ -80,11 +82,16 @@ impl Default for Grpc {
 pub struct Http {
     /// Address and port.
     pub listen: SocketAddr,
+    /// What `/rules`, `/explain` and `/json` ask for; without one they are open on loopback alone.
+    pub token: Option<String>,
+    /// A file with that token, read whenever it is needed.
+    pub token_file: Option<PathBuf>,
 }
 
 impl Default for Http {
     fn default() -> Self {
-        Self { listen: SocketAddr::from(([127, 0, 0, 1], 8000)) }
+        let listen = SocketAddr::from(([127, 0, 0, 1], 8000));
+        Self { listen, token: None, token_file: None }
     }
 }
 
@@ -196,6 +203,13 @@ impl Settings {
         if let Some((key, why)) = self.grpc.tls.as_ref().and_then(tls::Tls::fault) {
             return wrong(key, why);
         }
+        if self.http.token.is_some() && self.http.token_file.is_some() {
+            return wrong("http.token", "it is in http.token_file as well: leave one of them out");
+        }
+        let endpoint = self.tracing.otlp_endpoint.as_deref();
+        if endpoint.is_some_and(|url| !url.starts_with("http://") && !url.starts_with("https://")) {
+            return wrong("tracing.otlp_endpoint", "write a URL, such as http://127.0.0.1:4317");
+        }
         if self.store.expected_instances == 0 {
             return wrong("store.expected_instances", "it must be at least 1");
         }
@@ -233,6 +247,7 @@ impl Settings {
     pub fn shown(&self) -> String {
         let mut shown = self.clone();
         shown.store.redis.url = shown.store.redis.shown_url();
+        shown.http.token = shown.http.token.map(|_| "***".into());
         shown.privacy.key = shown.privacy.key.map(|_| "***".into());
         serde_yaml::to_string(&shown).unwrap_or_else(|error| format!("# {error}\n"))
     }

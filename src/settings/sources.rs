@@ -218,8 +218,7 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let text =
-            "store: { redis: { url: \"redis://u:hunter2@h:1\" } }\nprivacy: { key: hunter3 }\n";
+        let text = "store: { redis: { url: \"redis://u:hunter2@h:1\" } }\nprivacy: { key: hunter3 }\nhttp: { token: hunter4 }\n";
         let shown = load(text, &[]).unwrap().shown();
         assert!(shown.contains("redis://***@h:1") && !shown.contains("hunter"), "{shown}");
         assert!(serde_yaml::from_str::<Settings>(&shown).is_ok(), "{shown}");

@@ -3,12 +3,14 @@
 
 mod cases;
 mod compat;
+mod docs;
 mod ext_authz;
 mod fleet;
 mod harness;
 mod laws;
 mod meshes;
 mod operators;
+mod pages;
 mod redis_facts;
 mod rules;
 mod samples;
@@ -16,4 +18,5 @@ mod serving;
 mod stores;
 mod tidy;
 mod tls;
+mod traces;
 mod twins;

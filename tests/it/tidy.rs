@@ -10,6 +10,7 @@ const RANKS: &[(&str, u32)] = &[
     ("check", 1),
     ("metrics", 2),
     ("privacy", 2),
+    ("trace", 2),
     ("rules", 3),
     ("l1", 3),
     ("store", 3),

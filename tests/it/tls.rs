@@ -6,10 +6,16 @@ use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chronosdb::api::client::{Client, Question};
 use chronosdb::api::trust::{Trust, Trusted};
+use tokio::io::AsyncReadExt as _;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::{self, ClientConfig, HandshakeKind, RootCertStore};
 
 use crate::harness::certs::{Ca, Pair};
 use crate::harness::envoy::{self, Envoy};
@@ -310,13 +316,53 @@ fn a_real_envoy_is_limited_over_mtls() {
     assert_eq!(envoy.get(b"").header("x-ratelimit-limit").map(|text| &text[..1]), Some("2"));
     assert!(envoy.stat("cluster.chronosdb.ssl.versions.TLSv1.3") >= 1);
 
-    let nobody = Envoy::start_sample("mtls.yaml", server.grpc_port, |text| {
-        let text = patient(text);
-        let (before, after) = text.split_once("            tls_certificates:").unwrap();
-        let (_, after) = after.split_once("            validation_context:").unwrap();
-        format!("{before}            validation_context:{after}")
-    });
-    wait_until("its handshakes are refused", || refused(&server, "no_certificate") >= 1);
-    assert_eq!(nobody.stat("cluster.chronosdb.membership_healthy"), 0);
-    assert_eq!(nobody.get(b"").status, 200, "failure_mode_deny: false");
+    let of_other_ca = Ca::new("other").issue(&certs, "other", &["spiffe://example.org/ns/edge/x"]);
+    assert!(of_other_ca.cert.ends_with("other.crt"));
+    for (reason, name) in [("no_certificate", ""), ("untrusted", "other"), ("san", "server")] {
+        let envoy = Envoy::start_sample("mtls.yaml", server.grpc_port, |text| {
+            let text = patient(text).replace("/client.", &format!("/{name}."));
+            let (before, after) = text.split_once("            tls_certificates:").unwrap();
+            let (own, after) = after.split_once("            validation_context:").unwrap();
+            match name {
+                "" => format!("{before}            validation_context:{after}"),
+                _ => format!(
+                    "{before}            tls_certificates:{own}            validation_context:{after}"
+                ),
+            }
+        });
+        wait_until(reason, || refused(&server, reason) >= 1);
+        assert_eq!(envoy.stat("cluster.chronosdb.membership_healthy"), 0, "{reason}");
+        assert_eq!(envoy.get(b"").status, 200, "failure_mode_deny: false");
+    }
+}
+
+#[tokio::test]
+async fn no_session_outlives_a_look_at_the_certificate() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let ca = Ca::new("ours");
+    let ca_file = ca.write(&folder.path().join("ca.crt"));
+    let server = start(&ca.issue(folder.path(), "server", &["localhost"]), "");
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca_file).unwrap()).unwrap();
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_root_certificates(roots.clone())
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let connector = TlsConnector::from(Arc::new(config));
+        for _ in 0..2 {
+            let stream =
+                tokio::net::TcpStream::connect(("127.0.0.1", server.grpc_port)).await.unwrap();
+            let name = "localhost".try_into().unwrap();
+            let mut stream = connector.connect(name, stream).await.unwrap();
+            // Tickets would come before the server's first frame.
+            stream.read_exact(&mut [0; 9]).await.unwrap();
+            let (_, session) = stream.get_ref();
+            assert_eq!(session.handshake_kind(), Some(HandshakeKind::Full));
+            assert_eq!(session.alpn_protocol(), Some(&b"h2"[..]));
+        }
+    }
 }

@@ -8,8 +8,8 @@ use anyhow::{Context as _, bail};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
 
 use super::peers::Peers;
@@ -86,6 +86,10 @@ impl Files {
                 .context(format!("grpc.tls.cert: {cert} and {key} cannot be used")),
         })?;
         config.alpn_protocols = vec![ALPN.to_vec()];
+        // A resumed session would not look at the client's certificate again, though it may have
+        // expired. Connections are few and live long: there is nothing to gain.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         Ok(config)
     }
 

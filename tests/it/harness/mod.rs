@@ -2,6 +2,7 @@
 
 pub(crate) mod certs;
 pub(crate) mod clock;
+pub(crate) mod collector;
 pub(crate) mod counters;
 pub(crate) mod envoy;
 pub(crate) mod http;

@@ -153,6 +153,31 @@ impl Server {
         self.folder.path().join("chronosdb.yaml")
     }
 
+    /// Listens for HTTP on all addresses, with these environment variables.
+    pub(crate) fn launch_everywhere(rules: &str, variables: &[(&str, &str)]) -> Self {
+        let folder = TempDir::new().unwrap();
+        let (grpc_port, http_port) = (free_port(), free_port());
+        std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+        let (grpc, http) = (format!("127.0.0.1:{grpc_port}"), format!("0.0.0.0:{http_port}"));
+        let process = program(folder.path())
+            .args([
+                "serve",
+                "--rules",
+                "rules.yaml",
+                "--grpc-listen",
+                &grpc,
+                "--http-listen",
+                &http,
+            ])
+            .envs(variables.iter().copied())
+            .stderr(File::create(folder.path().join(LOG)).unwrap())
+            .spawn()
+            .unwrap();
+        let server = Self { grpc_port, http_port, process, folder };
+        wait_until("the server listens", || server.page("/livez").is_ok());
+        server
+    }
+
     /// A signal: `TERM`, `INT`.
     pub(crate) fn signal(&self, name: &str) {
         signal(&self.process, name);
