@@ -2,6 +2,7 @@
 //! paths and settings held against the program.
 
 mod chart;
+mod completions;
 mod compose;
 mod container;
 mod dashboard;
