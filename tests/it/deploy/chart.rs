@@ -72,6 +72,14 @@ fn everything_switched_on_is_sound() {
     assert!(of_kind(&objects, "StatefulSet").next().is_none(), "a Redis comes with a Secret's");
 }
 
+/// The values that docs/operations.md shows.
+#[test]
+fn the_documented_values_are_sound() {
+    let operations = read("docs/operations.md");
+    let mut blocks = operations.split("```yaml\n").filter_map(|rest| rest.split("```").next());
+    sound(blocks.find(|block| block.contains("prometheusRule:")).unwrap());
+}
+
 #[test]
 fn a_redis_of_your_own_and_no_redis() {
     let settings = |values: &str| {

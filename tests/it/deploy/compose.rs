@@ -11,7 +11,7 @@ use super::container::program;
 use super::objects::{at, list, text};
 use super::{Running, read, repository, yaml_file};
 use crate::harness::redis::Redis;
-use crate::harness::{free_port, http, tool, wait_until};
+use crate::harness::{free_port, http, signal, tool, wait_until};
 
 /// Rules that refuse nobody.
 pub(super) const PLENTY: &str =
@@ -47,7 +47,8 @@ impl Ports {
 pub(super) struct Fleet {
     pub(super) redis: Redis,
     ports: Ports,
-    _running: Vec<Running>,
+    /// The two instances, Envoy, Prometheus.
+    running: Vec<Running>,
     _folder: TempDir,
 }
 
@@ -82,7 +83,7 @@ impl Fleet {
             }
             http::get(ports.of("prometheus", 9090), "/-/ready").is_ok_and(|page| page.status == 200)
         });
-        let fleet = Self { redis, ports, _running: running, _folder: folder };
+        let fleet = Self { redis, ports, running, _folder: folder };
         for service in ["chronosdb-1", "chronosdb-2"] {
             wait_until("an instance is ready", || {
                 http::get(fleet.port(service, 8000), "/readyz").is_ok_and(|page| page.status == 200)
@@ -98,6 +99,22 @@ impl Fleet {
     /// The port of this machine where a port of a service is.
     pub(super) fn port(&self, service: &str, port: u16) -> u16 {
         self.ports.of(service, port)
+    }
+
+    /// Neither instance answers, until [`Fleet::thaw`].
+    pub(super) fn freeze(&self) {
+        self.running[..2].iter().for_each(|instance| signal(&instance.0, "STOP"));
+    }
+
+    /// Ends a freeze.
+    pub(super) fn thaw(&self) {
+        self.running[..2].iter().for_each(|instance| signal(&instance.0, "CONT"));
+    }
+
+    /// Whether Envoy has a counter whose name ends so.
+    pub(super) fn envoy_counted(&self, name: &str) -> bool {
+        let page = format!("/stats?usedonly&filter={name}");
+        !http::get(self.port("envoy", 9901), &page).unwrap().body.trim().is_empty()
     }
 
     /// `GET /` through Envoy, as the clients of the file do.

@@ -27,6 +27,12 @@ fn a_limit_bites_and_every_graph_moves() {
         metrics(&fleet).contains("chronosdb_fallback_decisions_total{policy=\"local\"}")
     });
     fleet.redis.restart();
+    fleet.freeze();
+    wait_until("Envoy lets requests pass without an answer", || {
+        assert_eq!(fleet.knock(), 200);
+        fleet.envoy_counted("ratelimit.failure_mode_allowed")
+    });
+    fleet.thaw();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // Ends the load also when an assertion below fails.
@@ -87,6 +93,7 @@ fn alert_tests_find_faults() {
         ("(chronosdb_breaker_open) == 1", "(chronosdb_breaker_open) == 2"),
         ("fallback_decisions_total[5m])) > 0", "fallback_decisions_total[5m])) > 99"),
         ("Unavailable|", ""),
+        ("failure_mode_allowed[5m])) > 0", "failure_mode_allowed[5m])) > 9"),
         ("> 15\n", "> 18\n"),
         ("> 5 * sum", "> 500 * sum"),
         ("chronosdb_rules_errors) > 0", "chronosdb_rules_errors) > 9"),
@@ -204,6 +211,7 @@ fn alerted_metrics() -> BTreeSet<String> {
         let is_metric = |word: &&str| {
             ["up", "grpc_latency_ms_bucket"].contains(word)
                 || word.starts_with("chronosdb_")
+                || word.starts_with("envoy_cluster_ratelimit")
                 || word.starts_with("requests_")
         };
         metrics.extend(words.filter(is_metric).map(str::to_owned));
