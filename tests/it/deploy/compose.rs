@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::container::program;
 use super::objects::{at, list, text};
-use super::{Running, read, repository, yaml_file};
+use super::{Running, outcome, read, repository, yaml_file};
 use crate::harness::redis::Redis;
 use crate::harness::{free_port, http, signal, tool, wait_until};
 
@@ -192,6 +192,25 @@ fn mounted(compose: &Value, service: &str, target: &str) -> PathBuf {
     let path = found.unwrap_or_else(|| panic!("{service}: nothing is mounted at {target}"));
     assert!(path.exists(), "{service}: there is no {}", path.display());
     path
+}
+
+/// The parser that `docker compose` itself uses.
+#[test]
+fn docker_compose_reads_it() {
+    let file = format!("{FOLDER}/compose.yaml");
+    let read_by_docker = |path: &Path| outcome(super::tool("compose-spec").arg(path), "");
+    let (good, text) = read_by_docker(&repository().join(&file));
+    assert!(good, "{text}");
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("compose.yaml");
+    for (from, to) in
+        [("read_only:", "readonly:"), ("condition: service_healthy", "condition: healthy")]
+    {
+        let text = read(&file);
+        assert!(text.contains(from), "there is no {from}");
+        std::fs::write(&broken, text.replacen(from, to, 1)).unwrap();
+        assert!(!read_by_docker(&broken).0, "{to} passed");
+    }
 }
 
 #[test]

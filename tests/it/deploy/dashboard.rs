@@ -59,6 +59,27 @@ fn a_limit_bites_and_every_graph_moves() {
 }
 
 #[test]
+fn panels_stand_side_by_side() {
+    let dashboard: Value = serde_json::from_str(&read("deploy/grafana/chronosdb.json")).unwrap();
+    let (mut taken, mut numbers) = (BTreeSet::new(), BTreeSet::new());
+    for panel in list(&dashboard, "panels") {
+        let title = text(panel, "title");
+        assert!(!title.is_empty() && numbers.insert(panel["id"].as_u64()), "{title}");
+        let grid = |side: &str| at(panel, &format!("gridPos.{side}")).as_u64().unwrap();
+        assert!(grid("x") + grid("w") <= 24, "{title} is wider than the page");
+        for x in grid("x")..grid("x") + grid("w") {
+            for y in grid("y")..grid("y") + grid("h") {
+                assert!(taken.insert((x, y)), "{title} covers another panel");
+            }
+        }
+        let references: Vec<&str> =
+            list(panel, "targets").iter().map(|target| text(target, "refId")).collect();
+        let different: BTreeSet<&&str> = references.iter().collect();
+        assert_eq!(different.len(), references.len(), "{title}: {references:?}");
+    }
+}
+
+#[test]
 fn alerts_have_runbooks_and_tests() {
     for arguments in [
         ["check", "rules", "deploy/prometheus/alerts.yaml"],
