@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::container::faults_of_programs;
+use super::objects::{at, of_kind};
 use super::references::faults;
-use super::{outcome, printed, read, tool, tools, yaml};
+use super::{outcome, printed, read, repository, tool, tools, yaml};
 
 /// The oldest version that knows native sidecars, and the newest one that has schemas here.
 const KUBERNETES: [&str; 2] = ["1.29", "1.37"];
@@ -76,6 +77,27 @@ fn the_sidecar_is_sound() {
     // It counts in the Redis of the others.
     let together = format!("{}\n---\n{}", kustomize("deploy/k8s/sidecar"), kustomize("deploy/k8s"));
     assert_sound(&together);
+}
+
+/// The overlay that docs/operations.md shows.
+#[test]
+fn the_documented_overlay_is_rendered() {
+    let operations = read("docs/operations.md");
+    let mut blocks = operations.split("```yaml\n").filter_map(|rest| rest.split("```").next());
+    let overlay = blocks.find(|block| block.contains("../deploy/k8s")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let up = "../".repeat(folder.path().canonicalize().unwrap().components().count() - 1);
+    let base = format!("{up}{}/deploy/k8s", repository().display().to_string().trim_matches('/'));
+    let file = folder.path().join("kustomization.yaml");
+    std::fs::write(file, overlay.replace("../deploy/k8s", &base)).unwrap();
+    let rendered = kustomize(folder.path().to_str().unwrap());
+    let objects = yaml(&rendered);
+    let deployment = of_kind(&objects, "Deployment").next().unwrap();
+    assert!(at(deployment, "spec.replicas").is_null(), "{deployment}");
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(rendered.contains(&format!("image: registry.example.com/chronosdb:{version}\n")));
+    let base = kustomize("deploy/k8s");
+    assert!(base.contains(&format!("image: chronosdb:{version}\n")), "newTag in deploy/k8s");
 }
 
 #[test]
