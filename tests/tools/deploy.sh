@@ -40,10 +40,10 @@ install_deploy_tools() {
   go=$(go_command "$folder")
   say "building kustomize, helm and the parser of docker compose, once: some minutes"
   for module in "$KUSTOMIZE" "$HELM" "$COMPOSE"; do
-    GOBIN="$folder/bin" CGO_ENABLED=0 GOFLAGS= "$go" install -ldflags='-s -w' "$module"
+    GOBIN="$folder/bin" CGO_ENABLED=0 GOFLAGS='' "$go" install -ldflags='-s -w' "$module"
   done
   mv "$folder/bin/cmd" "$folder/bin/compose-spec"
-  crds=$(GOFLAGS= "$go" mod download -json "$OPERATOR" |
+  crds=$(GOFLAGS='' "$go" mod download -json "$OPERATOR" |
     python3 -c 'import json, sys; print(json.load(sys.stdin)["Dir"])')/example/prometheus-operator-crd
   mkdir -p "$folder/crds"
   cp "$crds"/monitoring.coreos.com_{servicemonitors,prometheusrules}.yaml "$folder/crds/"
