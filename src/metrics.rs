@@ -71,6 +71,10 @@ pub struct Metrics {
     pub reloads: IntCounterVec,
     /// When the rules in use were loaded, in seconds since 1970.
     pub rules_loaded_at_s: Gauge,
+    /// What is wrong with the rules files, as last read.
+    pub rules_errors: IntGauge,
+    /// Domains whose rules in use are older than their files.
+    pub rules_outdated: IntGauge,
     /// Rules in use, by domain.
     pub rules: IntGaugeVec,
     /// Configured limits, by domain and rule, in hits.
@@ -253,6 +257,14 @@ impl Metrics {
                     "chronosdb_rules_loaded_timestamp_seconds",
                     "When the rules in use were loaded.",
                 ),
+            ),
+            rules_errors: gauge(
+                "chronosdb_rules_errors",
+                "Errors in the rules files, as last read.",
+            ),
+            rules_outdated: gauge(
+                "chronosdb_rules_outdated",
+                "Domains whose rules in use are older than their files, because of errors there.",
             ),
             rules: gauges("chronosdb_rules", "Rules in use.", &["domain"]),
             limits: registered(

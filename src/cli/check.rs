@@ -13,13 +13,22 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args)]
 #[group(skip)]
-#[command(after_help = "\
+#[command(
+    long_about = "\
+Ask a running server a few times through either door, and show what it answers as a table.
+
+Without --domain it asks CheckQuota, and brings the limit along; with --domain it asks as Envoy
+does, and the server's rules say the limit. It takes hits like any other caller.",
+    after_help = "\
 Examples:
   chronosdb check                                          CheckQuota for a demo user
   chronosdb check --user bob --api-key free --limit 100 --window 1m
   chronosdb check --domain edge remote_address=10.0.0.1    as Envoy asks: one descriptor
   chronosdb check --domain edge api_key=free,user_id=bob path=/login --times 3
-  chronosdb check --target https://chronosdb.example.org:50051 --ca ca.crt --cert me.crt --key me.key")]
+  chronosdb check --target https://chronosdb.example.org:50051 --ca ca.crt --cert me.crt --key me.key
+
+Exit codes: 0 answered, also when refused; 1 no answer, 2 wrong usage."
+)]
 pub(super) struct Arguments {
     /// The server to ask
     #[arg(

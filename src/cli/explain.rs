@@ -10,6 +10,18 @@ use crate::rules::watch::Loader;
 
 #[derive(clap::Args)]
 #[group(skip)]
+#[command(
+    long_about = "\
+Show which rule a descriptor matches, level by level, why the others do not, and which counter it
+takes from. It reads the rules files itself; a running server explains its own at /explain.",
+    after_help = "\
+Examples:
+  chronosdb explain edge remote_address=10.0.0.1
+  chronosdb explain edge api_key=free,user_id=bob
+  chronosdb explain edge api_key=free user_id=vip-ann --rules config/rules
+
+Exit codes: 0 explained, 2 wrong usage or settings."
+)]
 pub(super) struct Arguments {
     #[command(flatten)]
     config: Config,

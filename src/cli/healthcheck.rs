@@ -10,6 +10,19 @@ use crate::settings::Grpc;
 
 #[derive(clap::Args)]
 #[group(skip)]
+#[command(
+    long_about = "\
+Ask a running server whether it is ready, by the gRPC health protocol, as probes of containers and
+Envoy's health checks do. Ready means: rules are loaded, and the store answers or a policy does.",
+    after_help = "\
+Examples:
+  chronosdb healthcheck                                    where the settings say it listens
+  chronosdb healthcheck --target 10.0.0.7:50051 --timeout 500ms
+  chronosdb healthcheck --target unix:/run/chronosdb/chronosdb.sock
+  chronosdb healthcheck --service chronosdb.v1.RateLimiter
+
+Exit codes: 0 ready, 1 not ready or no answer, 2 wrong usage or settings."
+)]
 pub(super) struct Arguments {
     #[command(flatten)]
     config: Config,

@@ -2,6 +2,7 @@
 //! 2 wrong usage or settings.
 
 mod check;
+mod completions;
 mod explain;
 mod healthcheck;
 mod serve;
@@ -21,6 +22,13 @@ use crate::settings::Settings;
 
 const ABOUT: &str = "Exact sliding-window rate limits for Envoy fleets and gRPC applications";
 
+const LONG_ABOUT: &str = "\
+Exact sliding-window rate limits for Envoy fleets and gRPC applications.
+
+A server (`serve`) decides, for each request of a fleet, whether a quota still has room, and says
+when it will have. The other commands ask a server, look at rules files before it reads them, or
+serve your shell. `chronosdb COMMAND --help` says more about each.";
+
 const EXAMPLES: &str = "\
 Examples:
   chronosdb                                     serve: memory store, rules of config/rules, loopback
@@ -29,13 +37,15 @@ Examples:
   chronosdb check --domain edge remote_address=10.0.0.1
   chronosdb validate config/rules               every error of every file, for CI
   chronosdb explain edge api_key=free,user_id=bob
+  chronosdb completions bash                    what <TAB> needs to know
 
 Settings come from the file, then from variables such as CHRONOSDB_STORE__REDIS__URL, then from flags.
 `chronosdb serve --print-config` shows them all.
 Exit codes: 0 good, 1 what was asked about is bad, 2 wrong usage or settings.";
 
 #[derive(Parser)]
-#[command(name = "chronosdb", version, about = ABOUT, after_help = EXAMPLES)]
+#[command(name = "chronosdb", version, about = ABOUT, long_about = LONG_ABOUT)]
+#[command(after_help = EXAMPLES)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
@@ -44,18 +54,21 @@ struct Arguments {
     serve: serve::Arguments,
 }
 
+/// A doc comment on a variant would take the place of its long description.
 #[derive(Subcommand)]
 enum Command {
-    /// Serve decisions (what happens without a command)
+    #[command(about = "Serve decisions (what happens without a command)")]
     Serve(serve::Arguments),
-    /// Ask a running server, and show what it answers
+    #[command(about = "Ask a running server, and show what it answers")]
     Check(check::Arguments),
-    /// Check rules files: every error, with its place and a remedy
+    #[command(about = "Check rules files: every error, with its place and a remedy")]
     Validate(validate::Arguments),
-    /// Show which rule a descriptor matches, and why
+    #[command(about = "Show which rule a descriptor matches, and why")]
     Explain(explain::Arguments),
-    /// Ask a running server whether it is ready (for probes)
+    #[command(about = "Ask a running server whether it is ready (for probes)")]
     Healthcheck(healthcheck::Arguments),
+    #[command(about = "Write what a shell needs to complete commands and flags")]
+    Completions(completions::Arguments),
 }
 
 /// How a command ends when it has something bad to say.
@@ -75,6 +88,7 @@ pub fn run() -> ExitCode {
         Command::Validate(arguments) => validate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Healthcheck(arguments) => healthcheck::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -154,6 +168,34 @@ mod tests {
     #[test]
     fn the_table_of_commands_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    /// A user's first try is an example copied from the help: each must be understood.
+    #[test]
+    fn every_example_of_every_help_parses() {
+        let mut table = Arguments::command();
+        table.build();
+        let mut parsed = 0;
+        for command in std::iter::once(&table).chain(table.get_subcommands()) {
+            let Some(help) = command.get_after_help() else {
+                assert_eq!(command.get_name(), "help", "no examples");
+                continue;
+            };
+            let about = command.get_long_about().map(ToString::to_string).unwrap_or_default();
+            assert!(about.lines().count() > 1, "{}: {about}", command.get_name());
+            // The flags of `serve` stand at the top too; what it says about itself must not.
+            let is_serve = about.starts_with("Serve decisions");
+            assert_eq!(is_serve, command.get_name() == "serve", "{about}");
+            let help = help.to_string();
+            for example in help.lines().filter(|line| line.starts_with("  chronosdb")) {
+                let words = example.trim().split("  ").next().unwrap_or_default();
+                let words = words.split(['>', '|']).next().unwrap_or_default().split_whitespace();
+                let error = Arguments::try_parse_from(words).err();
+                assert!(error.is_none(), "{example}\n{}", error.unwrap());
+                parsed += 1;
+            }
+        }
+        assert!(parsed > 20, "only {parsed} examples");
     }
 
     #[test]

@@ -10,6 +10,26 @@ use crate::settings::{Settings, StoreKind, reference};
 
 #[derive(clap::Args)]
 #[group(skip)]
+#[command(
+    long_about = "\
+Serve decisions over gRPC (Envoy's rate limit service and CheckQuota) and pages over HTTP
+(/metrics /livez /readyz /rules /explain /json), until a signal ends it.
+
+Every setting has a default; without any it counts in memory, reads the rules of config/rules and
+listens on loopback. A settings file comes next, then variables such as
+CHRONOSDB_STORE__REDIS__URL (sections joined by two underscores), then the flags below.
+
+SIGTERM and SIGINT: not ready at once, still serving for drain.delay, then calls under way may
+take drain.timeout. A second signal ends at once. Rules reload by themselves when files change.",
+    after_help = "\
+Examples:
+  chronosdb serve                                          memory, loopback, config/rules
+  chronosdb serve --redis redis://127.0.0.1:6379           count in Redis
+  chronosdb serve --config chronosdb.yaml --print-config   what would be in force
+  chronosdb serve --grpc-listen 0.0.0.0:50051 --http-listen 0.0.0.0:8000
+
+Exit codes: 0 ended by a signal, 2 wrong usage or settings, or something could not be opened."
+)]
 pub(super) struct Arguments {
     #[command(flatten)]
     config: Config,

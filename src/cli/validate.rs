@@ -7,6 +7,18 @@ use crate::rules::validate::validate;
 
 #[derive(clap::Args)]
 #[group(skip)]
+#[command(
+    long_about = "\
+Check rules files as the server reads them: every error of every file in one run, each with
+file:line:column, the line itself and a remedy. Warnings are shown, and are no errors.",
+    after_help = "\
+Examples:
+  chronosdb validate config/rules
+  chronosdb validate edge.yaml native.yaml
+  chronosdb validate --format json config/rules            for annotations in CI
+
+Exit codes: 0 no errors, 1 errors, 2 wrong usage."
+)]
 pub(super) struct Arguments {
     /// Rules files, or folders of them
     #[arg(required = true, value_name = "PATH")]

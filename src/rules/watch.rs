@@ -73,6 +73,18 @@ impl Loader {
 
     /// Reads the files, and swaps the rules if anything in them changed. Whether it did.
     pub fn load(&mut self) -> bool {
+        let changed = self.read();
+        let rules = self.rules.load();
+        let count = |number| i64::try_from(number).unwrap_or(i64::MAX);
+        let errors = rules.problems().iter().filter(|problem| problem.is_error()).count();
+        let unread = self.complaint.is_some();
+        let outdated = if unread { rules.domains.len() } else { rules.kept().len() };
+        self.metrics.rules_errors.set(count(errors + usize::from(unread)));
+        self.metrics.rules_outdated.set(count(outdated));
+        changed
+    }
+
+    fn read(&mut self) -> bool {
         let snapshot = match self.snapshot() {
             Ok(snapshot) => snapshot,
             Err(error) => {
@@ -231,13 +243,21 @@ mod tests {
         }
 
         async fn becomes(&self, expected: &str) {
-            let equal = async {
-                while self.now() != expected {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            };
-            let waited = tokio::time::timeout(Duration::from_secs(2), equal).await;
-            assert!(waited.is_ok(), "after 2s: {}, not {expected}", self.now());
+            self.reaches(|| self.now() == expected).await;
+        }
+
+        #[track_caller]
+        fn reaches(&self, holds: impl Fn() -> bool) -> impl Future<Output = ()> {
+            let caller = std::panic::Location::caller();
+            async move {
+                let held = async {
+                    while !holds() {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                };
+                let waited = tokio::time::timeout(Duration::from_secs(2), held).await;
+                assert!(waited.is_ok(), "{caller}: not within 2s; rules are {}", self.now());
+            }
         }
 
         /// Waits until another reload with errors was counted.
@@ -245,12 +265,7 @@ mod tests {
             let errors = || self.metrics.reloads.with_label_values(&["error"]).get();
             let before = errors();
             write();
-            let counted = async {
-                while errors() == before {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            };
-            assert!(tokio::time::timeout(Duration::from_secs(2), counted).await.is_ok());
+            self.reaches(|| errors() != before).await;
         }
     }
 
@@ -314,16 +329,22 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_read_disturbs_nothing() {
         let watched = Watched::new(Duration::from_millis(100), folder_with_a);
+        let metrics = Arc::clone(&watched.metrics);
+        let gauges = || (metrics.rules_errors.get(), metrics.rules_outdated.get());
+        assert_eq!(gauges(), (0, 0));
         watched.fails(|| fs::write(watched.path("a.yaml"), "").unwrap()).await;
         assert_eq!(watched.now(), "a:1");
         watched.fails(|| fs::write(watched.path("a.yaml"), "domain: a\ndescr").unwrap()).await;
         assert_eq!(watched.now(), "a:1");
         assert!(!watched.rules.load().problems().is_empty());
+        watched.reaches(|| gauges() == (1, 1)).await;
         watched.fails(|| fs::remove_dir_all(watched.path("")).unwrap()).await;
         assert_eq!(watched.now(), "a:1");
+        watched.reaches(|| gauges() == (2, 1)).await;
         folder_with_a(&watched.path(""));
         fs::write(watched.path("a.yaml"), text("a", 7)).unwrap();
         watched.becomes("a:7").await;
+        watched.reaches(|| gauges() == (0, 0)).await;
     }
 
     #[tokio::test]

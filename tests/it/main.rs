@@ -3,6 +3,7 @@
 
 mod cases;
 mod compat;
+mod deploy;
 mod docs;
 mod ext_authz;
 mod fleet;
