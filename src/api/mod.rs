@@ -5,6 +5,7 @@ pub mod client;
 pub mod ext_authz;
 pub mod headers;
 pub mod json;
+pub mod keys;
 pub mod metadata;
 pub mod native;
 pub mod ratelimit;
@@ -79,10 +80,10 @@ pub fn routes(
     limiter: Arc<Limiter>,
     headers: &headers::Settings,
     settings: &ratelimit::Settings,
-    ext_authz: &ext_authz::Settings,
+    door: Arc<ext_authz::Door>,
 ) -> Routes {
     let native = native::Native::new(Arc::clone(&limiter));
-    let ext_authz = ext_authz::ExtAuthz::new(Arc::clone(&limiter), headers.style, ext_authz);
+    let ext_authz = ext_authz::ExtAuthz::new(Arc::clone(&limiter), headers.style, door);
     let ratelimit = ratelimit::RateLimit::new(limiter, headers.style, settings);
     let mut routes = Routes::builder();
     routes

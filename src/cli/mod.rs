@@ -4,6 +4,7 @@
 mod check;
 mod explain;
 mod healthcheck;
+mod key;
 mod serve;
 mod validate;
 
@@ -26,6 +27,7 @@ Examples:
   chronosdb check --domain edge remote_address=10.0.0.1
   chronosdb validate config/rules               every error of every file, for CI
   chronosdb explain edge api_key=free,user_id=bob
+  chronosdb key hash --name ann < key           an entry for the file of API keys
 
 Settings come from the file, then from variables such as CHRONOSDB_STORE__REDIS__URL, then from flags.
 `chronosdb serve --print-config` shows them all.
@@ -53,6 +55,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Ask a running server whether it is ready (for probes)
     Healthcheck(healthcheck::Arguments),
+    /// Make entries for the file of API keys
+    Key(key::Arguments),
 }
 
 /// How a command ends when it has something bad to say.
@@ -72,6 +76,7 @@ pub fn run() -> ExitCode {
         Command::Validate(arguments) => validate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Healthcheck(arguments) => healthcheck::run(&arguments),
+        Command::Key(arguments) => key::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -26,6 +26,8 @@ use self::worker::{Job, Worker};
 use crate::admin;
 use crate::admin::readiness::{Part, Readiness};
 use crate::api;
+use crate::api::ext_authz::Door;
+use crate::api::keys::Gate;
 use crate::check::OnStoreError;
 use crate::l1::L1;
 use crate::limiter::{self, Limiter, Shared};
@@ -60,6 +62,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         workers => workers,
     };
     let stores = Stores::open(settings, count, &metrics)?;
+    let door = door(settings, &metrics)?;
     let readiness = Readiness::default();
     let (stop, stopping) = watch::channel(false);
     let reporter = HealthReporter::new();
@@ -68,6 +71,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
             limiter: Arc::new(Limiter::new(Arc::clone(&shared), Clone::clone(store))),
             store: Clone::clone(store),
             health: HealthService::from_health_reporter(reporter.clone()),
+            door: Arc::clone(&door),
             settings: settings.clone(),
             stopping: stopping.clone(),
         };
@@ -90,6 +94,9 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         supervise("housekeeping", move || house.clone().keep()),
         tokio::spawn(admin::serve(listeners.http, pages)),
     ];
+    if let Some(gate) = door.gate.clone() {
+        supervise("API keys", move || Arc::clone(&gate).watch());
+    }
     let incoming = Incoming { tcp: listeners.grpc, uds: listeners.uds };
     let dealing = tokio::spawn(incoming.deal(workers.iter().map(Worker::inbox).collect()));
 
@@ -114,6 +121,13 @@ fn shared(settings: &Settings, loader: &Loader, metrics: &Arc<Metrics>) -> Share
     let l1 = L1::new(&settings.l1, Arc::clone(metrics));
     let privacy = Privacy::new(&settings.privacy);
     Shared::new(loader.rules(), l1, privacy, fallback, Arc::clone(metrics))
+}
+
+/// The door of ext_authz, with its gate if there is one.
+fn door(settings: &Settings, metrics: &Arc<Metrics>) -> anyhow::Result<Arc<Door>> {
+    let gate = Gate::open(&settings.api_keys, metrics)
+        .map_err(|error| anyhow::anyhow!("api_keys.path: {error}"))?;
+    Ok(Arc::new(Door { settings: settings.ext_authz.clone(), gate: gate.map(Arc::new) }))
 }
 
 /// Runs a task for ever: one that ends or panics is started again, and somebody is told.

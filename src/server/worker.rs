@@ -15,6 +15,7 @@ use tonic_health::server::HealthService;
 
 use super::connection::{Accepted, Connection};
 use crate::api;
+use crate::api::ext_authz::Door;
 use crate::limiter::Limiter;
 use crate::settings::Settings;
 use crate::store::AnyStore;
@@ -36,6 +37,7 @@ pub(super) struct Job {
     pub(super) limiter: Arc<Limiter>,
     pub(super) store: AnyStore,
     pub(super) health: HealthService,
+    pub(super) door: Arc<Door>,
     pub(super) settings: Settings,
     /// Turns true when connections are to be closed gently.
     pub(super) stopping: watch::Receiver<bool>,
@@ -68,7 +70,7 @@ impl Worker {
 }
 
 async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
-    let Job { limiter, store, health, settings, mut stopping } = job;
+    let Job { limiter, store, health, door, settings, mut stopping } = job;
     if let AnyStore::Redis(redis) = &store {
         let redis = redis.clone();
         super::supervise("redis watchdog", move || redis.clone().watch());
@@ -84,12 +86,7 @@ async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
         .http2_keepalive_timeout(Some(KEEPALIVE))
         // No grace: with one, tonic 0.14.9 sends no GOAWAY and cuts calls that are under way.
         .max_connection_age(spread(settings.grpc.max_connection_age))
-        .add_routes(api::routes(
-            limiter,
-            &settings.headers,
-            &settings.ratelimit,
-            &settings.ext_authz,
-        ))
+        .add_routes(api::routes(limiter, &settings.headers, &settings.ratelimit, door))
         .add_service(HealthServer::new(health))
         .serve_with_incoming_shutdown(connections, stop);
     let patience = async {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::core::v3::address::Address;
 
@@ -17,6 +18,8 @@ pub(super) struct Attributes {
     http: HttpRequest,
     /// Which entry of X-Forwarded-For is the client, from the right; 0: none.
     trusted_hops: u32,
+    /// Whose API key the request brings, if the gate knows it.
+    pub(super) key_name: Option<Arc<str>>,
 }
 
 type Bytes<'a> = Cow<'a, [u8]>;
@@ -25,7 +28,7 @@ impl Attributes {
     /// `trusted_hops`: as in the settings.
     pub(super) fn new(mut context: AttributeContext, trusted_hops: u32) -> Self {
         let http = context.request.take().and_then(|request| request.http).unwrap_or_default();
-        Self { context, http, trusted_hops }
+        Self { context, http, trusted_hops, key_name: None }
     }
 
     /// The question that these settings make of the request. Every entry has a value: where the
@@ -107,6 +110,7 @@ impl Attributes {
                 let own = of(&self.context.metadata_context);
                 own.or_else(|| of(&self.context.route_metadata_context))?.into()
             }
+            Source::ApiKeyName => self.key_name.as_ref()?.as_bytes().into(),
             Source::Constant(text) => return Some(text.clone().into_bytes().into()),
         };
         Some(cased(value, case))

@@ -84,6 +84,8 @@ pub enum Source {
     ContextExtension(String),
     /// What another filter of Envoy found out, such as a claim of a JWT.
     Metadata(MetadataPath),
+    /// The name of the client's API key (`api_keys`).
+    ApiKeyName,
     /// The same for all.
     Constant(String),
 }
@@ -163,9 +165,10 @@ pub enum UpstreamValue {
 }
 
 impl Settings {
-    /// Whether Envoy is answered at this door.
-    pub fn is_open(&self) -> bool {
-        self.domain.is_some()
+    /// Whether descriptors want the name of an API key, which only the gate can say.
+    pub fn wants_key_names(&self) -> bool {
+        let entries = self.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+        entries.map(|entry| &entry.from).any(|source| *source == Source::ApiKeyName)
     }
 
     /// What types cannot say: which key is wrong, and why.

@@ -1,6 +1,6 @@
 //! The `chronosdb` program itself, with settings of the test, on free loopback ports.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -126,12 +126,19 @@ pub(crate) struct Output {
 
 /// Runs a command of the program to its end.
 pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Output {
+    pipe(folder, arguments, "")
+}
+
+/// Runs a command of the program to its end, with this text on its standard input.
+pub(crate) fn pipe(folder: &Path, arguments: &[&str], input: &str) -> Output {
     let mut process = program(folder)
         .args(arguments)
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    process.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let mut text = String::new();
     process.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     process.stderr.take().unwrap().read_to_string(&mut text).unwrap();
