@@ -9,6 +9,7 @@ mod harness;
 mod laws;
 mod meshes;
 mod redis_facts;
+mod rollouts;
 mod rules;
 mod samples;
 mod serving;

@@ -46,19 +46,25 @@ impl Server {
              rules: {{ path: '{}', poll: 100ms }}\n{drain}\n{settings}\n",
             rules_folder.display()
         );
-        let config_path = folder.path().join("chronosdb.yaml");
-        std::fs::write(&config_path, config).unwrap();
-        let process = program(folder.path())
-            .args(["serve".as_ref(), "--config".as_ref(), config_path.as_os_str()])
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
+        std::fs::write(folder.path().join("chronosdb.yaml"), config).unwrap();
+        let process = serve(&folder);
         let mut server = Self { grpc_port, http_port, process, folder };
-        wait_until("the server listens", || {
-            assert!(server.process.try_wait().unwrap().is_none(), "the server ended at once");
-            server.page("/livez").is_ok()
-        });
+        server.wait_until_it_listens();
         server
+    }
+
+    fn wait_until_it_listens(&mut self) {
+        wait_until("the server listens", || {
+            assert!(self.process.try_wait().unwrap().is_none(), "the server ended at once");
+            self.page("/livez").is_ok()
+        });
+    }
+
+    /// SIGTERM, and when it has drained a new one in its place.
+    pub(crate) fn restart(&mut self) {
+        assert!(self.terminate().success());
+        self.process = serve(&self.folder);
+        self.wait_until_it_listens();
     }
 
     /// As somebody starts it who follows the comment of a sample: `line` is a command of a shell.
@@ -115,6 +121,12 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Starts with the settings that are in the folder.
+fn serve(folder: &TempDir) -> Child {
+    let arguments = ["serve", "--config", "chronosdb.yaml"];
+    program(folder.path()).args(arguments).stderr(Stdio::inherit()).spawn().unwrap()
 }
 
 /// What a command said and how it ended.
