@@ -61,12 +61,12 @@ pub mod pb {
 /// What `grpc.reflection` tells.
 const REFLECTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reflection.bin"));
 
-/// The services that health checks may ask about.
-pub const SERVICES: [&str; 3] = [
-    "chronosdb.v1.RateLimiter",
-    "envoy.service.auth.v3.Authorization",
-    "envoy.service.ratelimit.v3.RateLimitService",
-];
+/// The services that health checks may ask about, and that are ready when the server is.
+pub const SERVICES: [&str; 2] =
+    ["chronosdb.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"];
+
+/// The service that is ready when the server is, and the door of ext_authz is open.
+pub const AUTHORIZATION: &str = "envoy.service.auth.v3.Authorization";
 
 /// A request may carry headers of 64 KiB; one of more than this is a mistake.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
@@ -101,4 +101,27 @@ pub fn routes(
     let v1alpha = reflection().build_v1alpha().expect("build.rs wrote a valid descriptor set");
     routes.add_service(v1).add_service(v1alpha);
     routes.routes()
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn every_service_is_reflected() {
+        let files = prost_types::FileDescriptorSet::decode(REFLECTION).unwrap().file;
+        let services = files.iter().flat_map(|file| {
+            let name = |service: &prost_types::ServiceDescriptorProto| {
+                format!("{}.{}", file.package(), service.name())
+            };
+            file.service.iter().map(name)
+        });
+        let mut services: Vec<String> = services.collect();
+        services.sort();
+        let mut expected = [&SERVICES[..], &[AUTHORIZATION]].concat();
+        expected.sort();
+        assert_eq!(services, expected);
+    }
 }

@@ -79,7 +79,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     };
     let workers = stores.workers.iter().enumerate().map(start);
     let workers = workers.collect::<std::io::Result<Vec<Worker>>>()?;
-    listeners.announce(settings, &shared);
+    listeners.announce(settings, &shared, &door);
 
     let limiter = Arc::new(Limiter::new(Arc::clone(&shared), stores.main.clone()));
     let pages = admin::router(limiter, readiness.clone(), settings.headers.style);
@@ -88,8 +88,8 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         supervise("rules", move || loader.clone().run()),
         supervise("authority", move || authority.clone().report()),
         supervise("health", {
-            let readiness = readiness.clone();
-            move || report_health(readiness.clone(), reporter.clone())
+            let (readiness, door) = (readiness.clone(), Arc::clone(&door));
+            move || report_health(readiness.clone(), Arc::clone(&door), reporter.clone())
         }),
         supervise("housekeeping", move || house.clone().keep()),
         tokio::spawn(admin::serve(listeners.http, pages)),
@@ -194,11 +194,14 @@ impl House {
 }
 
 /// Tells gRPC health checks what readiness says.
-async fn report_health(readiness: Readiness, reporter: HealthReporter) {
+async fn report_health(readiness: Readiness, door: Arc<Door>, reporter: HealthReporter) {
     let mut changes = readiness.subscribe();
     loop {
         let ready = *changes.borrow_and_update();
-        let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        let status = |ready| if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        let authorizes = status(ready && door.is_open());
+        reporter.set_service_status(api::AUTHORIZATION, authorizes).await;
+        let status = status(ready);
         for service in api::SERVICES.iter().copied().chain([""]) {
             reporter.set_service_status(service, status).await;
         }

@@ -8,6 +8,7 @@ mod fleet;
 mod harness;
 mod laws;
 mod meshes;
+mod principals;
 mod redis_facts;
 mod rollouts;
 mod rules;

@@ -40,6 +40,13 @@ pub struct Door {
     pub gate: Option<Arc<Gate>>,
 }
 
+impl Door {
+    /// Whether anybody is answered.
+    pub fn is_open(&self) -> bool {
+        self.settings.domain.is_some() || self.gate.is_some()
+    }
+}
+
 /// The front.
 pub struct ExtAuthz {
     limiter: Arc<Limiter>,
