@@ -7,13 +7,13 @@ use crate::harness::envoy::Envoy;
 use crate::harness::server::{self, Server};
 use crate::harness::wait_until;
 
-/// The name of a key is the quota's api_key.
+/// Whatever quota it is, metrics know it by the name of the key.
 const RULES: &str = "\
 domain: edge
 descriptors:
   - key: api_key
     rate_limit: { limit: 2, window: 1h }
-    identity: { api_key: '{api_key}', user_id: all }
+    identity: { api_key: plan, user_id: '{api_key}' }
 ";
 
 /// `chronosdb key hash`, as somebody uses it who has a key in a file.

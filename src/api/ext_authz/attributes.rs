@@ -123,7 +123,7 @@ impl Attributes {
     /// The client's address. Where X-Forwarded-For is too short for the hops, somebody came by
     /// another way, and only the connection can be believed.
     fn remote_address(&self) -> Option<IpAddr> {
-        let list = self.header("x-forwarded-for").filter(|_| self.trusted_hops > 0);
+        let list = self.header("x-forwarded-for");
         let forwarded = list.and_then(|list| address::forwarded(&list, self.trusted_hops));
         forwarded.or_else(|| {
             match self.context.source.as_ref()?.address.as_ref()?.address.as_ref()? {
