@@ -281,6 +281,23 @@ mod tests {
     }
 
     #[test]
+    fn hosts() {
+        let table: [(&[u8], &[u8]); 8] = [
+            (b"Shop.Example.COM", b"shop.example.com"),
+            (b"shop:8443", b"shop"),
+            (b"shop.:80", b"shop"),
+            (b"shop:", b"shop"),
+            (b"[2001:DB8::1]:80", b"[2001:db8::1]"),
+            (b"[2001:db8::1]", b"[2001:db8::1]"),
+            (b"shop:x", b"shop:x"),
+            (b"", b""),
+        ];
+        for (authority, expected) in table {
+            assert_eq!(host(authority), expected, "{}", authority.escape_ascii());
+        }
+    }
+
+    #[test]
     fn who_speaks_grpc() {
         let table: [(&[u8], bool); 5] = [
             (b"application/grpc", true),
