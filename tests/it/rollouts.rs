@@ -98,6 +98,28 @@ fn nobody_notices_at_the_ratelimit_filter() {
     assert_eq!(envoy.stat("cluster.upstream.ratelimit.error"), 0);
 }
 
+/// After a crash Envoy leaves the instance out by itself, and with nobody left it does not try.
+#[test]
+fn a_crash_is_noticed_and_nobody_waits_for_the_dead() {
+    let redis = Redis::start();
+    let instances = instances(&redis);
+    let [one, other] = instances.each_ref().map(|instance| instance.grpc_port);
+    let envoy = Envoy::start_sample("pair.yaml", one, |text| strict(text, other));
+    envoy.wait_for_instances(2);
+    instances[0].signal("KILL");
+    wait_until("Envoy leaves it out", || {
+        // Either may be first: the call that failed, or the health check.
+        envoy.get(b"");
+        envoy.stat("cluster.chronosdb.membership_healthy") == 1
+    });
+    let statuses: Vec<u16> = (0..LEAST_REQUESTS).map(|_| envoy.get(b"").status).collect();
+    assert_eq!(statuses, [200; LEAST_REQUESTS]);
+    instances[1].signal("KILL");
+    envoy.wait_for_instances(0);
+    assert_eq!([(); 2].map(|()| envoy.get(b"").status), [500; 2]);
+    assert_eq!(envoy.stat("cluster.chronosdb.lb_healthy_panic"), 0, "Envoy asks the dead");
+}
+
 #[test]
 fn nobody_notices_at_the_ext_authz_filter() {
     let redis = Redis::start();
