@@ -73,6 +73,8 @@ impl Server {
         let mut command = program(Path::new(env!("CARGO_MANIFEST_DIR")));
         command.env("CHRONOSDB_GRPC__LISTEN", format!("127.0.0.1:{grpc_port}"));
         command.env("CHRONOSDB_HTTP__LISTEN", format!("127.0.0.1:{http_port}"));
+        // A pause of this machine is no error of the sample.
+        command.env("CHRONOSDB_STORE__REDIS__TIMEOUT", "1s");
         let (variables, arguments) = line.split_once("chronosdb serve").unwrap();
         command.envs(variables.split_whitespace().filter_map(|pair| pair.split_once('=')));
         let process = command.arg("serve").args(arguments.split_whitespace()).spawn().unwrap();
