@@ -118,9 +118,21 @@ fn what_is_wrong_is_said_at_the_start() {
     write("keys.yaml", "- { name: ann, sha256: 12 }");
     write("bad.yaml", "api_keys: { path: keys.yaml }");
     write("nobody.yaml", BY_NAME);
+    write("nothing.yaml", "ext_authz: { domain: edge }");
+    write("hop.yaml", "ext_authz:\n  trusted_hop: 1\n");
+    let header = "{ key: k, from: { header: 'x y' } }";
+    let header = format!("ext_authz:\n  domain: edge\n  descriptors:\n    - entries: [{header}]\n");
+    write("header.yaml", &header);
     for (settings, expected) in [
         ("missing.yaml", "api_keys.path: no.yaml: No such file"),
         ("bad.yaml", "sha256 of \"ann\" is not 64 hex digits: `chronosdb key hash` makes an entry"),
+        (
+            "nothing.yaml",
+            "ext_authz.descriptors: without one nothing is limited: write at least one",
+        ),
+        ("hop.yaml", "hop.yaml:2:3: unknown key `trusted_hop`: did you mean `trusted_hops`?"),
+        ("header.yaml", "header.yaml:4:"),
+        ("header.yaml", "\"x y\" is not the name of a header: write one such as x-api-key"),
         ("nobody.yaml", "api_keys.path: `from: api_key_name` needs a file of API keys"),
     ] {
         let arguments = ["serve", "--config", settings, "--grpc-listen", "127.0.0.1:0"];
