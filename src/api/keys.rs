@@ -116,13 +116,11 @@ impl Keys {
     /// which cannot be steered towards a known one, and the comparison takes always as long.
     fn name_of(&self, key: &[u8]) -> Option<Arc<str>> {
         let hash = Sha256::digest(key);
-        let near = |hash: &Output<Sha256>| hash[..8].to_vec();
-        let start = self.0.partition_point(|known| near(&known.hash) < near(&hash));
-        let candidates =
-            self.0[start..].iter().take_while(|known| near(&known.hash) == near(&hash));
-        let wanted = CtOutput::<Sha256>::new(hash);
+        let (start, wanted) = (hash[..8].to_vec(), CtOutput::<Sha256>::new(hash));
+        let first = self.0.partition_point(|known| known.hash[..8] < *start);
+        let near = self.0[first..].iter().take_while(|known| known.hash[..8] == *start);
         let mut found = None;
-        for known in candidates {
+        for known in near {
             if CtOutput::<Sha256>::new(known.hash) == wanted {
                 found = Some(Arc::clone(&known.name));
             }
