@@ -29,6 +29,10 @@ pub struct Metrics {
     pub grpc_latency_ms: HistogramVec,
     /// How long Redis took to answer, in ms.
     pub redis_latency_ms: Histogram,
+    /// Requests at the API key gate, by result.
+    pub api_keys: IntCounterVec,
+    /// Times that a changed file of API keys was read, by result.
+    pub api_key_reloads: IntCounterVec,
     /// Calls that ended in an error, by method and code.
     pub grpc_errors: IntCounterVec,
     /// Connections that were refused because of a bad `:authority`, or that broke HTTP/2.
@@ -176,6 +180,16 @@ impl Metrics {
                     "redis_latency_ms",
                     "How long Redis took to answer, in milliseconds.",
                 )),
+            ),
+            api_keys: counters(
+                "chronosdb_api_keys_total",
+                "Requests at the API key gate, by result (known, unknown, missing).",
+                &["result"],
+            ),
+            api_key_reloads: counters(
+                "chronosdb_api_key_reloads_total",
+                "Times that a changed file of API keys was read, by result (ok, error).",
+                &["result"],
             ),
             grpc_errors: counters(
                 "chronosdb_grpc_errors_total",

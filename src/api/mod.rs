@@ -5,6 +5,7 @@ pub mod client;
 pub mod ext_authz;
 pub mod headers;
 pub mod json;
+pub mod keys;
 pub mod metadata;
 pub mod native;
 pub mod ratelimit;
@@ -62,14 +63,13 @@ pub mod pb {
 /// What `grpc.reflection` tells.
 const REFLECTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reflection.bin"));
 
-/// The services that health checks may ask about. `ratelimit` is envoyproxy/ratelimit's name for
-/// itself.
-pub const SERVICES: [&str; 4] = [
-    "chronosdb.v1.RateLimiter",
-    "envoy.service.auth.v3.Authorization",
-    "envoy.service.ratelimit.v3.RateLimitService",
-    "ratelimit",
-];
+/// The services that health checks may ask about, and that are ready when the server is.
+/// `ratelimit` is envoyproxy/ratelimit's name for itself.
+pub const SERVICES: [&str; 3] =
+    ["chronosdb.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
+
+/// The service that is ready when the server is, and the door of ext_authz is open.
+pub const AUTHORIZATION: &str = "envoy.service.auth.v3.Authorization";
 
 /// A request may carry headers of 64 KiB; one of more than this is a mistake.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
@@ -83,10 +83,10 @@ pub fn routes(
     limiter: Arc<Limiter>,
     headers: &headers::Settings,
     settings: &ratelimit::Settings,
-    ext_authz: &ext_authz::Settings,
+    door: Arc<ext_authz::Door>,
 ) -> Routes {
     let native = native::Native::new(Arc::clone(&limiter));
-    let ext_authz = ext_authz::ExtAuthz::new(Arc::clone(&limiter), headers.style, ext_authz);
+    let ext_authz = ext_authz::ExtAuthz::new(Arc::clone(&limiter), headers.style, door);
     let ratelimit = ratelimit::RateLimit::new(limiter, headers.style, settings);
     let mut routes = Routes::builder();
     routes
@@ -104,4 +104,29 @@ pub fn routes(
     let v1alpha = reflection().build_v1alpha().expect("build.rs wrote a valid descriptor set");
     routes.add_service(v1).add_service(v1alpha);
     routes.routes()
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+
+    #[test]
+    fn every_service_is_reflected() {
+        let files = prost_types::FileDescriptorSet::decode(REFLECTION).unwrap().file;
+        let services = files.iter().flat_map(|file| {
+            let name = |service: &prost_types::ServiceDescriptorProto| {
+                format!("{}.{}", file.package(), service.name())
+            };
+            file.service.iter().map(name)
+        });
+        let mut services: Vec<String> = services.collect();
+        services.sort();
+        let mut expected = [&SERVICES[..], &[AUTHORIZATION]].concat();
+        // A name without a package is one that only health checks know.
+        expected.retain(|name| name.contains('.'));
+        expected.sort();
+        assert_eq!(services, expected);
+    }
 }

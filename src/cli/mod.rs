@@ -5,6 +5,7 @@ mod check;
 mod completions;
 mod explain;
 mod healthcheck;
+mod key;
 mod serve;
 mod tls;
 mod validate;
@@ -38,6 +39,7 @@ Examples:
   chronosdb validate config/rules               every error of every file, for CI
   chronosdb explain edge api_key=free,user_id=bob
   chronosdb completions bash                    what <TAB> needs to know
+  chronosdb key hash --name ann < key           an entry for the file of API keys
 
 Settings come from the file, then from variables such as CHRONOSDB_STORE__REDIS__URL, then from flags.
 `chronosdb serve --print-config` shows them all.
@@ -69,6 +71,8 @@ enum Command {
     Healthcheck(healthcheck::Arguments),
     #[command(about = "Write what a shell needs to complete commands and flags")]
     Completions(completions::Arguments),
+    #[command(about = "Make entries for the file of API keys")]
+    Key(key::Arguments),
 }
 
 /// How a command ends when it has something bad to say.
@@ -89,6 +93,7 @@ pub fn run() -> ExitCode {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Healthcheck(arguments) => healthcheck::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
+        Command::Key(arguments) => key::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

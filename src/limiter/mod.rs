@@ -116,12 +116,27 @@ impl Limiter {
         request: &Request,
         deadline: Option<Instant>,
     ) -> Result<Decision, Undecided> {
+        self.decide_for(None, request, deadline).await
+    }
+
+    /// Decides a request by the rules, and counts it for this API key, if one is known, rather
+    /// than for the one that the rules name.
+    ///
+    /// # Errors
+    /// The store could not answer, and the policy is to say so.
+    pub async fn decide_for(
+        &self,
+        api_key: Option<&str>,
+        request: &Request,
+        deadline: Option<Instant>,
+    ) -> Result<Decision, Undecided> {
         let metrics = &self.shared.metrics;
+        let api_key = api_key.map(|api_key| metrics.api_key(api_key));
         let rules = self.shared.rules.load_full();
         let Some(domain) = rules.domain(&request.domain) else {
             metrics.unknown_domain.inc();
             self.shared.strangers.meet(&request.domain, &rules);
-            self.shared.nobody.allowed.inc();
+            api_key.as_ref().unwrap_or(&self.shared.nobody).allowed.inc();
             let statuses = request.descriptors.iter().map(|_| Status::unlimited(None)).collect();
             return Ok(Decision::of(statuses));
         };
@@ -163,7 +178,7 @@ impl Limiter {
         if self.shared.shadow_mode {
             decision.pass_in_shadow();
         }
-        self.count(&decision, &mut matches, &domain.name);
+        self.count(&decision, &mut matches, &domain.name, api_key.as_ref());
         trace::note("chronosdb.allowed", decision.allowed);
         Ok(decision)
     }
@@ -263,7 +278,13 @@ impl Limiter {
         verdicts
     }
 
-    fn count(&self, decision: &Decision, matches: &mut [Option<Match>], domain: &str) {
+    fn count(
+        &self,
+        decision: &Decision,
+        matches: &mut [Option<Match>],
+        domain: &str,
+        caller: Option<&ApiKeyStats>,
+    ) {
         let mut whose = None;
         for (status, matched) in decision.statuses.iter().zip(matches) {
             let Some(Match { stats, api_key, .. }) = matched else {
@@ -276,7 +297,7 @@ impl Limiter {
                 whose = Some(&*api_key);
             }
         }
-        match whose {
+        match caller.or(whose) {
             Some(api_key) => count_request(api_key, decision),
             None => self.shared.metrics.api_key(domain).allowed.inc(),
         }

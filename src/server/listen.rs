@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use tokio::net::{TcpListener, UnixListener};
 
+use crate::api::ext_authz::Door;
 use crate::limiter::Shared;
 use crate::settings::{Settings, StoreKind};
 
@@ -26,7 +27,13 @@ impl Listeners {
     }
 
     /// One line for each thing that a person who starts it wants to know.
-    pub(super) fn announce(&self, settings: &Settings, shared: &Shared, transport: &str) {
+    pub(super) fn announce(
+        &self,
+        settings: &Settings,
+        shared: &Shared,
+        door: &Door,
+        transport: &str,
+    ) {
         let store = match settings.store.kind {
             StoreKind::Memory => "memory, for this process alone".to_owned(),
             StoreKind::Redis => settings.store.redis.shown_url(),
@@ -37,6 +44,16 @@ impl Listeners {
             let files: Vec<&str> = domain.files().iter().map(|file| &**file).collect();
             let (rules, files) = (domain.rules().len(), files.join(", "));
             tracing::info!(domain = %domain.name, rules, files, "rules loaded");
+        }
+        if let Some(domain) = &door.settings.domain {
+            let descriptors = door.settings.descriptors.len();
+            tracing::info!(domain, descriptors, "Envoy's ext_authz filter is answered");
+            if rules.domain(domain).is_none() {
+                tracing::warn!(
+                    domain,
+                    "no rules have the domain of ext_authz: nothing is limited there"
+                );
+            }
         }
         if let Ok(address) = self.http.local_addr() {
             tracing::info!(%address, "HTTP: /metrics /readyz /rules /explain /json");

@@ -31,6 +31,8 @@ use crate::admin;
 use crate::admin::guard::Guard;
 use crate::admin::readiness::{Part, Readiness};
 use crate::api;
+use crate::api::ext_authz::Door;
+use crate::api::keys::Gate;
 use crate::check::OnStoreError;
 use crate::l1::L1;
 use crate::limiter::{self, Limiter, Shared};
@@ -68,6 +70,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         workers => workers,
     };
     let stores = Stores::open(settings, count, &metrics)?;
+    let door = door(settings, &metrics)?;
     let readiness = Readiness::default();
     let (stop, stopping) = watch::channel(false);
     let reporter = HealthReporter::new();
@@ -76,6 +79,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
             limiter: Arc::new(Limiter::new(Arc::clone(&shared), Clone::clone(store))),
             store: Clone::clone(store),
             health: HealthService::from_health_reporter(reporter.clone()),
+            door: Arc::clone(&door),
             settings: settings.clone(),
             tls: tls.clone(),
             tracer: export.tracer(),
@@ -85,7 +89,8 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     };
     let workers = stores.workers.iter().enumerate().map(start);
     let workers = workers.collect::<std::io::Result<Vec<Worker>>>()?;
-    listeners.announce(settings, &shared, tls.as_deref().map_or("plaintext", Tls::shown));
+    let transport = tls.as_deref().map_or("plaintext", Tls::shown);
+    listeners.announce(settings, &shared, &door, transport);
 
     let limiter = Arc::new(Limiter::new(Arc::clone(&shared), stores.main.clone()));
     let pages = admin::router(limiter, readiness.clone(), settings.headers.style, guard);
@@ -94,13 +99,16 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         supervise("rules", move || loader.clone().run()),
         supervise("authority", move || authority.clone().report()),
         supervise("health", {
-            let readiness = readiness.clone();
-            move || report_health(readiness.clone(), reporter.clone())
+            let (readiness, door) = (readiness.clone(), Arc::clone(&door));
+            move || report_health(readiness.clone(), Arc::clone(&door), reporter.clone())
         }),
         supervise("housekeeping", move || house.clone().keep()),
         tokio::spawn(admin::serve(listeners.http, pages)),
     ];
     let certificates = tls.map(|tls| supervise("certificates", move || Arc::clone(&tls).watch()));
+    if let Some(gate) = door.gate.clone() {
+        supervise("API keys", move || Arc::clone(&gate).watch());
+    }
     let incoming = Incoming { tcp: listeners.grpc, uds: listeners.uds };
     let dealing = tokio::spawn(incoming.deal(workers.iter().map(Worker::inbox).collect()));
 
@@ -137,6 +145,13 @@ fn shared(settings: &Settings, loader: &Loader, metrics: &Arc<Metrics>) -> Share
     let l1 = L1::new(&settings.l1, Arc::clone(metrics));
     let privacy = Privacy::new(&settings.privacy);
     Shared::new(loader.rules(), l1, privacy, fallback, Arc::clone(metrics))
+}
+
+/// The door of ext_authz, with its gate if there is one.
+fn door(settings: &Settings, metrics: &Arc<Metrics>) -> anyhow::Result<Arc<Door>> {
+    let gate = Gate::open(&settings.api_keys, metrics)
+        .map_err(|error| anyhow::anyhow!("api_keys.path: {error}"))?;
+    Ok(Arc::new(Door { settings: settings.ext_authz.clone(), gate: gate.map(Arc::new) }))
 }
 
 /// Runs a task for ever: one that ends or panics is started again, and somebody is told.
@@ -203,11 +218,14 @@ impl House {
 }
 
 /// Tells gRPC health checks what readiness says.
-async fn report_health(readiness: Readiness, reporter: HealthReporter) {
+async fn report_health(readiness: Readiness, door: Arc<Door>, reporter: HealthReporter) {
     let mut changes = readiness.subscribe();
     loop {
         let ready = *changes.borrow_and_update();
-        let status = if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        let status = |ready| if ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+        let authorizes = status(ready && door.is_open());
+        reporter.set_service_status(api::AUTHORIZATION, authorizes).await;
+        let status = status(ready);
         for service in api::SERVICES.iter().copied().chain([""]) {
             reporter.set_service_status(service, status).await;
         }

@@ -16,6 +16,7 @@ use tonic_health::server::HealthService;
 
 use super::connection::{Accepted, adopt_all};
 use super::tls::Tls;
+use crate::api::ext_authz::Door;
 use crate::api::{self, traced::traced};
 use crate::limiter::Limiter;
 use crate::settings::Settings;
@@ -38,6 +39,7 @@ pub(super) struct Job {
     pub(super) limiter: Arc<Limiter>,
     pub(super) store: AnyStore,
     pub(super) health: HealthService,
+    pub(super) door: Arc<Door>,
     pub(super) settings: Settings,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) tracer: Option<SdkTracer>,
@@ -72,7 +74,7 @@ impl Worker {
 }
 
 async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
-    let Job { limiter, store, health, settings, tls, tracer, mut stopping } = job;
+    let Job { limiter, store, health, door, settings, tls, tracer, mut stopping } = job;
     if let AnyStore::Redis(redis) = &store {
         let redis = redis.clone();
         super::supervise("redis watchdog", move || redis.clone().watch());
@@ -84,7 +86,7 @@ async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
     let stop = async move {
         let _ = stopping.wait_for(|stop| *stop).await;
     };
-    let routes = api::routes(limiter, &settings.headers, &settings.ratelimit, &settings.ext_authz);
+    let routes = api::routes(limiter, &settings.headers, &settings.ratelimit, door);
     let serving = Server::builder()
         .max_concurrent_streams(Some(MAX_CONCURRENT_STREAMS))
         .http2_keepalive_interval(Some(KEEPALIVE))

@@ -36,6 +36,8 @@ pub struct Settings {
     pub ratelimit: api::ratelimit::Settings,
     /// What Envoy's ext_authz filter may ask.
     pub ext_authz: api::ext_authz::Settings,
+    /// Who is let in by ext_authz.
+    pub api_keys: api::keys::Settings,
     /// Which values are secrets.
     pub privacy: privacy::Settings,
     /// How the process ends.
@@ -198,6 +200,12 @@ impl Settings {
         let wrong = |key: &str, why| Err(SettingsError::Value { key: key.to_owned(), why });
         if let Err((key, why)) = self.ext_authz.check() {
             return wrong(&key, why);
+        }
+        if self.ext_authz.wants_key_names() && self.api_keys.path.is_none() {
+            return wrong("api_keys.path", "`from: api_key_name` needs a file of API keys");
+        }
+        if self.api_keys.poll.is_zero() {
+            return wrong("api_keys.poll", "it must be longer than zero, such as 2s");
         }
         let redis = &self.store.redis;
         if let Some((key, why)) = self.grpc.tls.as_ref().and_then(tls::Tls::fault) {

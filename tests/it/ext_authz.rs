@@ -8,7 +8,7 @@ use chronosdb::api::client::{Client, Question};
 use crate::harness::envoy::Envoy;
 use crate::harness::http::Response;
 use crate::harness::redis::Redis;
-use crate::harness::server::Server;
+use crate::harness::server::{self, Server};
 use crate::harness::upstream::Upstream;
 use crate::harness::{http, wait_until};
 
@@ -282,8 +282,13 @@ fn seen(text: &str, header: &str) -> String {
 
 #[test]
 fn the_service_behind_learns_what_was_decided() {
-    let more = "upstream_headers: [{ name: x-left, value: remaining }]";
-    let door = Door::open_with(&settings(&[USER], more), |text| seen(&text, "x-left"));
+    let more = "upstream_headers: [{ name: x-left, value: remaining }], dynamic_metadata: true";
+    let door = Door::open_with(&settings(&[USER], more), |text| {
+        let log = "response_headers_to_add: [{ header: { key: x-log, value: '%DYNAMIC_METADATA(envoy.filters.http.ext_authz:domain)%' } }]";
+        let route = "route: { cluster: upstream }\n";
+        seen(&with(&text, route, &format!("{route}                          {log}\n")), "x-left")
+    });
+    assert_eq!(door.ask("GET", "/", b"x-user: log\r\n").header("x-log"), Some("edge"));
     let left = |headers: &[u8]| door.ask("GET", "/", headers).header("x-seen").map(str::to_owned);
     assert_eq!(left(b"x-user: ann\r\nx-left: 99\r\n").as_deref(), Some("1"));
     // Nothing is limited, so there is nothing to say: the client's own must not get through.
@@ -374,9 +379,20 @@ descriptors:
 #[test]
 fn a_door_that_is_not_set_up_says_what_to_do() {
     let door = Door::open_with("", |text| text);
+    let service = "envoy.service.auth.v3.Authorization";
+    assert_eq!(health(&door.server, service), 1);
+    let open = Server::start(RULES, &settings(&[USER], ""));
+    wait_until("the open door is ready", || health(&open, service) == 0);
     assert_eq!(door.ask("GET", "/", b"").status, 503);
     wait_until("it is counted", || {
         let page = door.server.page("/metrics").unwrap().body;
         page.contains("chronosdb_grpc_errors_total{code=\"FailedPrecondition\",method=\"Check\"} 1")
     });
+}
+
+/// How a probe ends that asks about a service: 0 when it is ready.
+fn health(server: &Server, service: &str) -> i32 {
+    let target = format!("127.0.0.1:{}", server.grpc_port);
+    let arguments = ["healthcheck", "--target", &target, "--service", service];
+    server::run(std::path::Path::new("."), &arguments).code
 }

@@ -1,6 +1,7 @@
 //! Whole paths, driven through the real things: a real redis-server, a real Envoy, the binary.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod api_keys;
 mod cases;
 mod compat;
 mod deploy;
@@ -12,7 +13,9 @@ mod laws;
 mod meshes;
 mod operators;
 mod pages;
+mod principals;
 mod redis_facts;
+mod rollouts;
 mod rules;
 mod samples;
 mod serving;

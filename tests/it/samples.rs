@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::harness::envoy::{self, Envoy};
 use crate::harness::free_port;
 use crate::harness::redis::Redis;
-use crate::harness::server::Server;
+use crate::harness::server::{self, Server};
 
 /// Seconds that a wait may be shorter than in the comment: the time that the commands took.
 const MOST_ELAPSED_S: i64 = 20;
@@ -172,6 +172,25 @@ fn a_real_envoy_accepts_every_bootstrap() {
     }
     found.sort();
     assert_eq!(found, TESTED, "each bootstrap is tried, and each one that is tried is there");
+}
+
+/// The settings that `docs/envoy.md` shows are settings, and the files that it names are there.
+#[test]
+fn the_page_about_envoy_says_what_is() {
+    let folder = TempDir::new().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("docs/envoy.md")).unwrap();
+    let blocks = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let settings = blocks.inspect(|block| {
+        std::fs::write(folder.path().join("shown.yaml"), block).unwrap();
+        let arguments = ["serve", "--print-config", "--config", "shown.yaml"];
+        let output = server::run(folder.path(), &arguments);
+        assert_eq!(output.code, 0, "{block}\n{}", output.text);
+    });
+    assert_eq!(settings.count(), 2);
+    let links = page.split("](../").skip(1).map(|rest| rest.split(')').next().unwrap());
+    let missing: Vec<&str> = links.filter(|link| !root.join(link).exists()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]

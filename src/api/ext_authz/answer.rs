@@ -8,7 +8,9 @@ use serde_json::json;
 use tonic::Code;
 
 use super::settings::{Settings, UpstreamValue};
+use super::words::HeaderName;
 use crate::api::headers::{Style, headers, policy, policy_name, remaining, whole_seconds};
+use crate::api::keys::Caller as Client;
 use crate::api::metadata::source;
 use crate::api::pb::envoy::service::auth::v3::check_response::HttpResponse;
 use crate::api::pb::envoy::service::auth::v3::{CheckResponse, DeniedHttpResponse, OkHttpResponse};
@@ -96,6 +98,41 @@ pub(super) fn undecided(why: &str, caller: Caller) -> CheckResponse {
     let mut answer = answer(Code::Unavailable, HttpResponse::ErrorResponse(error));
     answer.status.get_or_insert_default().message = why.to_owned();
     answer
+}
+
+/// The answer to a client whose key is missing, or nobody's.
+pub(super) fn stranger(client: &Client, place: &HeaderName, caller: Caller) -> CheckResponse {
+    let place = place.as_str();
+    let (code, status, title, sentence) = match client {
+        Client::Missing => (
+            Code::Unauthenticated,
+            StatusCode::Unauthorized,
+            "Unauthorized",
+            format!("an API key is needed, in the header {place}"),
+        ),
+        Client::Unknown | Client::Known(_) => (
+            Code::PermissionDenied,
+            StatusCode::Forbidden,
+            "Forbidden",
+            "this API key is not known".to_owned(),
+        ),
+    };
+    let problem = json!({
+        "type": "about:blank",
+        "title": title,
+        "status": i32::from(status),
+        "detail": sentence,
+    });
+    let body = match caller {
+        Caller::Http => Body::problem(&problem),
+        Caller::Grpc => Body::plain(sentence),
+    };
+    let mut headers = Vec::new();
+    if status == StatusCode::Unauthorized {
+        let scheme = if place == "authorization" { "Bearer" } else { "ApiKey" };
+        headers.push(header("www-authenticate", scheme.to_owned()));
+    }
+    answer(code, HttpResponse::DeniedResponse(response(status, headers, body, caller)))
 }
 
 struct Body {
@@ -267,6 +304,43 @@ mod tests {
             assert_eq!((code, status, headers.as_str()), (14, 503, expected));
             assert!(!body.contains("secret"), "{body}");
             assert!(matches!(response.http_response, Some(HttpResponse::ErrorResponse(_))));
+        }
+    }
+
+    #[test]
+    fn a_stranger_is_told_what_is_missing() {
+        let header = |name: &str| HeaderName::try_from(name.to_owned()).unwrap();
+        let table = [
+            (
+                Client::Missing,
+                "x-api-key",
+                Caller::Http,
+                16,
+                401,
+                "www-authenticate: ApiKey\ncontent-type: application/problem+json",
+            ),
+            (
+                Client::Missing,
+                "authorization",
+                Caller::Grpc,
+                16,
+                401,
+                "www-authenticate: Bearer\ngrpc-status: 16",
+            ),
+            (
+                Client::Unknown,
+                "x-api-key",
+                Caller::Http,
+                7,
+                403,
+                "content-type: application/problem+json",
+            ),
+            (Client::Unknown, "x-api-key", Caller::Grpc, 7, 403, "grpc-status: 7"),
+        ];
+        for (client, place, caller, code, status, headers) in table {
+            let found = denied(&stranger(&client, &header(place), caller));
+            assert_eq!((found.0, found.1, &*found.2), (code, status, headers), "{client:?}");
+            assert!(found.3.contains("API key"), "{}", found.3);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use envoy_types::pb::envoy::config::core::v3::address::Address;
 
@@ -17,6 +18,8 @@ pub(super) struct Attributes {
     http: HttpRequest,
     /// Which entry of X-Forwarded-For is the client, from the right; 0: none.
     trusted_hops: u32,
+    /// Whose API key the request brings, if the gate knows it.
+    pub(super) key_name: Option<Arc<str>>,
 }
 
 type Bytes<'a> = Cow<'a, [u8]>;
@@ -25,7 +28,7 @@ impl Attributes {
     /// `trusted_hops`: as in the settings.
     pub(super) fn new(mut context: AttributeContext, trusted_hops: u32) -> Self {
         let http = context.request.take().and_then(|request| request.http).unwrap_or_default();
-        Self { context, http, trusted_hops }
+        Self { context, http, trusted_hops, key_name: None }
     }
 
     /// The question that these settings make of the request. Every entry has a value: where the
@@ -107,6 +110,7 @@ impl Attributes {
                 let own = of(&self.context.metadata_context);
                 own.or_else(|| of(&self.context.route_metadata_context))?.into()
             }
+            Source::ApiKeyName => self.key_name.as_ref()?.as_bytes().into(),
             Source::Constant(text) => return Some(text.clone().into_bytes().into()),
         };
         Some(cased(value, case))
@@ -119,7 +123,7 @@ impl Attributes {
     /// The client's address. Where X-Forwarded-For is too short for the hops, somebody came by
     /// another way, and only the connection can be believed.
     fn remote_address(&self) -> Option<IpAddr> {
-        let list = self.header("x-forwarded-for").filter(|_| self.trusted_hops > 0);
+        let list = self.header("x-forwarded-for");
         let forwarded = list.and_then(|list| address::forwarded(&list, self.trusted_hops));
         forwarded.or_else(|| {
             match self.context.source.as_ref()?.address.as_ref()?.address.as_ref()? {
@@ -274,6 +278,23 @@ mod tests {
         let entry = |key: &str, value: &str| check::Entry::new(key, value);
         assert_eq!(entries, [vec![entry("a", ""), entry("b", "x")], vec![entry("c", "y")]]);
         assert_eq!((question.domain.as_str(), question.descriptors[0].hits), ("d", 1));
+    }
+
+    #[test]
+    fn hosts() {
+        let table: [(&[u8], &[u8]); 8] = [
+            (b"Shop.Example.COM", b"shop.example.com"),
+            (b"shop:8443", b"shop"),
+            (b"shop.:80", b"shop"),
+            (b"shop:", b"shop"),
+            (b"[2001:DB8::1]:80", b"[2001:db8::1]"),
+            (b"[2001:db8::1]", b"[2001:db8::1]"),
+            (b"shop:x", b"shop:x"),
+            (b"", b""),
+        ];
+        for (authority, expected) in table {
+            assert_eq!(host(authority), expected, "{}", authority.escape_ascii());
+        }
     }
 
     #[test]

@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 use super::template::AnyTemplate;
 use super::words::{HeaderName, HeaderValue, Masks, Ordinal};
 
+/// Headers that say where a message or a connection ends. Envoy would take any value for them.
+const FRAMING: [&str; 7] =
+    ["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+
 /// Settings of `ext_authz:`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -84,6 +88,8 @@ pub enum Source {
     ContextExtension(String),
     /// What another filter of Envoy found out, such as a claim of a JWT.
     Metadata(MetadataPath),
+    /// The name of the client's API key (`api_keys`).
+    ApiKeyName,
     /// The same for all.
     Constant(String),
 }
@@ -163,9 +169,10 @@ pub enum UpstreamValue {
 }
 
 impl Settings {
-    /// Whether Envoy is answered at this door.
-    pub fn is_open(&self) -> bool {
-        self.domain.is_some()
+    /// Whether descriptors want the name of an API key, which only the gate can say.
+    pub fn wants_key_names(&self) -> bool {
+        let entries = self.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+        entries.map(|entry| &entry.from).any(|source| *source == Source::ApiKeyName)
     }
 
     /// What types cannot say: which key is wrong, and why.
@@ -190,6 +197,12 @@ impl Settings {
                 );
             }
             (Some(_), false) => {}
+        }
+        if self.upstream_headers.iter().any(|header| FRAMING.contains(&header.name.as_str())) {
+            return wrong(
+                "upstream_headers",
+                "a header that frames a message would break it: choose a name of your own",
+            );
         }
         for (index, descriptor) in self.descriptors.iter().enumerate() {
             let place = format!("descriptors[{index}].entries");
@@ -216,6 +229,14 @@ impl Entry {
             return Some(("max_bytes", "no value would fit: leave it out, or make it at least 1"));
         }
         match &self.from {
+            Source::PathTemplate(templates)
+                if self.case == Case::Lower && templates.has_capitals() =>
+            {
+                Some((
+                    "from.path_template",
+                    "a path in lower case matches no capitals: write the templates small",
+                ))
+            }
             Source::Metadata(metadata) if metadata.filter.is_empty() => {
                 Some(("from.metadata.filter", "it is empty: name the filter that writes it"))
             }
@@ -293,6 +314,12 @@ mod tests {
                 &entry("{ metadata: { filter: f, path: [] } }"),
                 "descriptors[0].entries[0].from.metadata.path",
             ),
+            (
+                &entry("{ path_template: { any_of: ['/A/{B}'] } }")
+                    .replace("key: k", "key: k, case: lower"),
+                "descriptors[0].entries[0].from.path_template",
+            ),
+            ("{ upstream_headers: [{ name: Content-Length, value: limit }] }", "upstream_headers"),
             (&entry("{ query_parameter: '' }"), "descriptors[0].entries[0].from.query_parameter"),
         ];
         for (text, key) in table {

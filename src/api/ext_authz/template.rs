@@ -45,6 +45,15 @@ impl AnyTemplate {
         let Some(name) = &self.capture else { return Some(template.text.as_bytes()) };
         path.get(template.position(name)?).copied()
     }
+
+    /// Whether a template has capital letters, which no path in lower case has.
+    pub(super) fn has_capitals(&self) -> bool {
+        let is_capital = |segment: &Segment| match segment {
+            Segment::Literal(text) => text.iter().any(u8::is_ascii_uppercase),
+            Segment::Any | Segment::Named(_) | Segment::Rest => false,
+        };
+        self.templates.iter().flat_map(|template| &template.segments).any(is_capital)
+    }
 }
 
 impl Template {

@@ -56,6 +56,11 @@ impl TryFrom<RawMasks> for Masks {
 pub struct HeaderName(String);
 
 impl HeaderName {
+    /// `x-api-key`.
+    pub fn x_api_key() -> Self {
+        Self("x-api-key".into())
+    }
+
     /// As it goes over the wire.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -14,15 +14,27 @@ pub(crate) mod upstream;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a process may take to come up or to go down.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A loopback port that nobody listens on.
+/// A loopback port that nobody listens on, and that no other test was given. It is none of those
+/// that the system deals out to connections: one of them could be taken before it is listened on.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap().port()
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    const FIRST: u32 = 10_000;
+    const PORTS: u32 = 22_000;
+    loop {
+        let turn = GIVEN.fetch_add(1, Ordering::Relaxed);
+        // Other runs of the tests begin elsewhere.
+        let place = std::process::id().wrapping_mul(7_919).wrapping_add(turn) % PORTS;
+        let port = u16::try_from(FIRST + place).unwrap();
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Asks until the answer is yes.

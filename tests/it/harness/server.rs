@@ -1,7 +1,7 @@
 //! The `chronosdb` program itself, with settings of the test, on free loopback ports.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -80,21 +80,25 @@ impl Server {
              rules: {{ path: '{}', poll: 100ms }}\n{drain}\n{settings}\n",
             rules_folder.display()
         );
-        let config_path = folder.path().join("chronosdb.yaml");
-        std::fs::write(&config_path, config).unwrap();
-        let log = File::create(folder.path().join(LOG)).unwrap();
-        let process = program(folder.path())
-            .args(["serve".as_ref(), "--config".as_ref(), config_path.as_os_str()])
-            .envs(variables.iter().copied())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        std::fs::write(folder.path().join("chronosdb.yaml"), config).unwrap();
+        let process = serve(&folder, variables);
         let mut server = Self { grpc_port, http_port, process, folder };
-        wait_until("the server listens", || {
-            assert!(server.process.try_wait().unwrap().is_none(), "the server ended at once");
-            server.page("/livez").is_ok()
-        });
+        server.wait_until_it_listens();
         server
+    }
+
+    fn wait_until_it_listens(&mut self) {
+        wait_until("the server listens", || {
+            assert!(self.process.try_wait().unwrap().is_none(), "the server ended at once");
+            self.page("/livez").is_ok()
+        });
+    }
+
+    /// SIGTERM, and when it has drained a new one in its place.
+    pub(crate) fn restart(&mut self) {
+        assert!(self.terminate().success());
+        self.process = serve(&self.folder, &[]);
+        self.wait_until_it_listens();
     }
 
     /// As somebody starts it who follows the comment of a sample: `line` is a command of a shell.
@@ -103,6 +107,8 @@ impl Server {
         let mut command = program(Path::new(env!("CARGO_MANIFEST_DIR")));
         command.env("CHRONOSDB_GRPC__LISTEN", format!("127.0.0.1:{grpc_port}"));
         command.env("CHRONOSDB_HTTP__LISTEN", format!("127.0.0.1:{http_port}"));
+        // A pause of this machine is no error of the sample.
+        command.env("CHRONOSDB_STORE__REDIS__TIMEOUT", "1s");
         let (variables, arguments) = line.split_once("chronosdb serve").unwrap();
         command.envs(variables.split_whitespace().filter_map(|pair| pair.split_once('=')));
         let process = command.arg("serve").args(arguments.split_whitespace()).spawn().unwrap();
@@ -200,6 +206,18 @@ impl Drop for Server {
     }
 }
 
+/// Starts with the settings that are in the folder.
+fn serve(folder: &TempDir, variables: &[(&str, &str)]) -> Child {
+    let log = File::options().create(true).append(true).open(folder.path().join(LOG)).unwrap();
+    let arguments = ["serve", "--config", "chronosdb.yaml"];
+    program(folder.path())
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .stderr(log)
+        .spawn()
+        .unwrap()
+}
+
 /// What a command said and how it ended.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -209,18 +227,27 @@ pub(crate) struct Output {
 
 /// Runs a command of the program to its end.
 pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Output {
-    run_with(folder, arguments, &[])
+    pipe(folder, arguments, "")
 }
 
 /// The same with these environment variables.
 pub(crate) fn run_with(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-    let mut process = program(folder)
-        .args(arguments)
-        .envs(variables.iter().copied())
+    collect(program(folder).args(arguments).envs(variables.iter().copied()), "")
+}
+
+/// Runs a command of the program to its end, with this text on its standard input.
+pub(crate) fn pipe(folder: &Path, arguments: &[&str], input: &str) -> Output {
+    collect(program(folder).args(arguments), input)
+}
+
+fn collect(command: &mut Command, input: &str) -> Output {
+    let mut process = command
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    process.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let mut text = String::new();
     process.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     process.stderr.take().unwrap().read_to_string(&mut text).unwrap();
