@@ -29,7 +29,7 @@ impl Listeners {
     pub(super) fn announce(&self, settings: &Settings, shared: &Shared) {
         let store = match settings.store.kind {
             StoreKind::Memory => "memory, for this process alone".to_owned(),
-            StoreKind::Redis => settings.store.redis.shown_url(),
+            StoreKind::Redis => settings.store.redis.place(),
         };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %store, "chronosdb starts");
         let rules = shared.rules.load();

@@ -181,30 +181,14 @@ impl Settings {
     /// What types cannot say.
     fn check(&self) -> Result<(), SettingsError> {
         let wrong = |key: &'static str, why: &'static str| Err(SettingsError::Value { key, why });
-        let redis = &self.store.redis;
         if self.store.expected_instances == 0 {
             return wrong("store.expected_instances", "it must be at least 1");
         }
         if self.store.memory.max_keys == 0 {
             return wrong("store.memory.max_keys", "it must be at least 1");
         }
-        if redis.timeout.is_zero() {
-            return wrong("store.redis.timeout", "it must be longer than zero, such as 15ms");
-        }
-        if redis.pool_size == 0 {
-            return wrong("store.redis.pool_size", "it must be at least 1");
-        }
-        if !redis.nodes.is_empty() || redis.master_name.is_some() {
-            return wrong(
-                "store.redis.nodes",
-                "a standalone Redis has no other nodes and no master_name: leave both out",
-            );
-        }
-        if redis.key_prefix.contains(['{', '}']) {
-            return wrong(
-                "store.redis.key_prefix",
-                "braces would change which cluster node a key lives on: leave them out",
-            );
+        if let Err((key, why)) = self.store.redis.check() {
+            return wrong(key, why);
         }
         if !self.l1.enabled || !self.l1.max_ttl.is_zero() {
             return Ok(());
@@ -218,7 +202,7 @@ impl Settings {
     /// The settings as YAML, with secrets masked.
     pub fn shown(&self) -> String {
         let mut shown = self.clone();
-        shown.store.redis.url = shown.store.redis.shown_url();
+        shown.store.redis = shown.store.redis.shown();
         shown.privacy.key = shown.privacy.key.map(|_| "***".into());
         serde_yaml::to_string(&shown).unwrap_or_else(|error| format!("# {error}\n"))
     }
