@@ -10,4 +10,5 @@ mod rules;
 mod serving;
 mod stores;
 mod tidy;
+mod topology;
 mod twins;

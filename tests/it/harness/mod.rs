@@ -1,12 +1,15 @@
 //! The real things that tests drive: Redis with a clock of its own, the service, Envoy.
 
 pub(crate) mod clock;
+pub(crate) mod cluster;
 pub(crate) mod counters;
 pub(crate) mod envoy;
 pub(crate) mod http;
+pub(crate) mod instance;
 pub(crate) mod oracle;
 pub(crate) mod random;
 pub(crate) mod redis;
+pub(crate) mod sentinels;
 pub(crate) mod server;
 
 use std::net::{Ipv4Addr, TcpListener};

@@ -11,7 +11,7 @@ use super::{free_port, signal, tool, wait_until};
 pub(crate) struct Redis {
     /// Its wall clock.
     pub(crate) clock: Clock,
-    port: u16,
+    pub(crate) port: u16,
     args: Vec<String>,
     process: Child,
     folder: TempDir,
@@ -38,6 +38,31 @@ impl Redis {
     /// What goes into `store.redis.url`.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// One command, on a connection of its own.
+    #[track_caller]
+    pub(crate) fn command<T: redis::FromRedisValue>(&self, words: &str) -> T {
+        self.try_command(words).unwrap_or_else(|error| panic!("{words}: {error}"))
+    }
+
+    /// The same, when it may fail.
+    pub(crate) fn try_command<T: redis::FromRedisValue>(
+        &self,
+        words: &str,
+    ) -> redis::RedisResult<T> {
+        let mut words = words.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        command.arg(words.collect::<Vec<_>>());
+        command.query(&mut redis::Client::open(self.url())?.get_connection()?)
+    }
+
+    /// A field of INFO.
+    pub(crate) fn info(&self, field: &str) -> String {
+        let info: String = self.command("INFO");
+        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        let found = fields.find(|(name, _)| *name == field);
+        found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
     }
 
     /// A connection of the test's own.

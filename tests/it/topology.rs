@@ -1,0 +1,207 @@
+//! Sentinels and clusters, real ones: the same answers, whoever serves them at the moment.
+
+use std::time::Duration;
+
+use chronosdb::check::{Check, Mode};
+use chronosdb::store::redis::{Settings, Topology};
+
+use crate::harness::cluster::Cluster;
+use crate::harness::instance::{Instance, check, check_in, patient};
+use crate::harness::sentinels::Sentinels;
+use crate::harness::wait_until;
+
+fn of_sentinels(sentinels: &Sentinels) -> Settings {
+    Settings {
+        topology: Topology::Sentinel,
+        nodes: sentinels.nodes(),
+        master_name: Some("quotas".into()),
+        timeout: Duration::from_millis(250),
+        ..Settings::default()
+    }
+}
+
+fn of_cluster(cluster: &Cluster) -> Settings {
+    Settings { topology: Topology::Cluster, nodes: cluster.nodes(), ..patient("redis://127.0.0.1") }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_follows_the_sentinels_to_another_primary() {
+    let mut sentinels = Sentinels::start();
+    let instance = Instance::start(&of_sentinels(&sentinels)).await;
+    let check = check("bob", 3, 1);
+    assert_eq!(instance.until_answered(&check).await.remaining, 2);
+    let replica = &sentinels.servers[1];
+    wait_until("the hit is replicated", || replica.command::<u64>("DBSIZE") >= 1);
+    sentinels.servers[0].kill();
+    let next = sentinels.servers[1].port.to_string();
+    wait_until("the sentinels choose the replica", || {
+        sentinels.master(0, "port").is_some_and(|port| port == next)
+    });
+    assert_eq!(instance.until_answered(&check).await.remaining, 1, "what was counted is known");
+}
+
+/// The old primary is cut off from the sentinels, goes on believing, and takes writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_does_not_know_of_its_end_is_left() {
+    let sentinels = Sentinels::start();
+    let instance = Instance::start(&of_sentinels(&sentinels)).await;
+    let check = check("bob", 1000, 1);
+    instance.until_answered(&check).await;
+    // They believe that the first is away, since they ask under a name that it does not know.
+    let [old, new] = &sentinels.servers;
+    for user in
+        ["ACL SETUSER limiter on nopass ~* +@all", "ACL SETUSER default -ping -info -publish"]
+    {
+        old.command::<()>(user);
+    }
+    wait_until("the sentinels choose the other", || {
+        sentinels.master(0, "port").is_some_and(|port| port == new.port.to_string())
+    });
+    let counted = |server: &crate::harness::redis::Redis| {
+        server.try_command::<u64>("ZCARD chronosdb:quota:{k:bob}:60000").unwrap_or(0)
+    };
+    let before = counted(new);
+    instance
+        .until("the new primary counts", async || {
+            let _ = instance.ask(std::slice::from_ref(&check)).await;
+            counted(new) > before
+        })
+        .await;
+    let still_believes = old.command::<Vec<redis::Value>>("ROLE");
+    assert_eq!(still_believes[0], redis::Value::BulkString(b"master".into()));
+}
+
+/// Every check alone, and all together, in whatever slots they are.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_over_several_slots_is_decided_as_one() {
+    let cluster = Cluster::start();
+    let instance = Instance::start(&of_cluster(&cluster)).await;
+    let left = async |user: &str| instance.ask(&[check(user, 10, 0)]).await.unwrap()[0].remaining;
+    let all = ["a", "b", "c", "d"].map(|user| check(user, 10, 1));
+    let granted = instance.ask(&all).await.unwrap();
+    assert!(granted.iter().all(|verdict| verdict.allowed && verdict.remaining == 9));
+    assert!(instance.ask(&[check("d", 10, 9)]).await.unwrap()[0].allowed);
+
+    let refused = instance.ask(&all).await.unwrap();
+    let allowed = refused.iter().map(|verdict| verdict.allowed).collect::<Vec<_>>();
+    assert_eq!(allowed, [true, true, true, false]);
+    assert!(refused[3].retry_after.is_some_and(|wait| wait > Duration::from_secs(50)));
+    for (index, user) in ["a", "b", "c"].into_iter().enumerate() {
+        assert_eq!((left(user).await, refused[index].remaining), (9, 9), "{user}");
+    }
+
+    let with = |index: usize, change: fn(&mut Check)| {
+        let mut checks = all.clone();
+        change(&mut checks[index]);
+        checks
+    };
+    // Costs that were already incurred stay, whoever refuses.
+    instance.ask(&with(0, |check| check.count_denied = true)).await.unwrap();
+    assert_eq!((left("a").await, left("b").await), (8, 9));
+    // A shadow refuses nobody; nor does a quota, unless all of them do.
+    for mode in [Mode::Shadow, Mode::Quota] {
+        let mut checks = all.clone();
+        checks[3].mode = mode;
+        checks[2].mode = mode;
+        assert!(!instance.ask(&checks).await.unwrap()[3].allowed);
+    }
+    assert_eq!((left("a").await, left("b").await, left("c").await), (6, 7, 7));
+    let only_quota = with(3, |check| check.mode = Mode::Quota);
+    assert!(!instance.ask(&only_quota).await.unwrap()[3].allowed);
+    assert_eq!((left("a").await, left("b").await, left("c").await), (6, 7, 7));
+    // A refund beside a refusal gives nothing back; alone it does.
+    instance.ask(&with(0, |check| check.hits = -1)).await.unwrap();
+    assert_eq!((left("a").await, left("b").await), (6, 7));
+    let refund = [check("a", 10, -1), check("b", 10, 1)];
+    assert_eq!(instance.ask(&refund).await.unwrap()[0].remaining, 7);
+    assert_eq!((left("a").await, left("b").await), (7, 6));
+}
+
+/// While a slot moves, keys stay where they are until they are moved, and new ones begin on the
+/// other side: nothing is lost and nothing is counted twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_moves_and_every_quota_goes_on() {
+    let cluster = Cluster::start();
+    let instance = Instance::start(&of_cluster(&cluster)).await;
+    let old = check("old", 10, 1);
+    let slot: usize = cluster.servers[0].command("CLUSTER KEYSLOT {k:old}");
+    let from = cluster.owner(slot);
+    let to = (from + 1) % 3;
+    let take =
+        async |check: &Check| instance.ask(std::slice::from_ref(check)).await.unwrap()[0].remaining;
+    assert_eq!(take(&old).await, 9);
+    cluster.begin_move(slot, from, to);
+    assert_eq!(take(&old).await, 8, "the key is still here");
+    let young = check_in("old", 10, Duration::from_secs(3600), 1);
+    assert_eq!(take(&young).await, 9, "a new key begins over there: ASK");
+    assert_eq!(take(&young).await, 8);
+    assert!(instance.metrics.redirections.with_label_values(&["ask"]).get() >= 2);
+    // One key here and one there: nobody can decide until the move goes on.
+    let both = [old.clone(), young.clone()];
+    let waiting = instance.ask(&both);
+    let going_on = async {
+        tokio::task::yield_now().await;
+        cluster.move_keys(slot, from, to);
+    };
+    let (decided, ()) = tokio::join!(waiting, going_on);
+    let remaining = decided.unwrap().iter().map(|verdict| verdict.remaining).collect::<Vec<_>>();
+    assert_eq!(remaining, [7, 7]);
+    assert_eq!(take(&old).await, 6, "the key went along");
+    cluster.end_move(slot, from, to);
+    assert_eq!(take(&old).await, 5, "MOVED");
+    instance.until("the map is learnt", async || instance.metrics.topology_changes.get() > 0).await;
+    let before = instance.metrics.redirections.with_label_values(&["moved"]).get();
+    assert_eq!(take(&old).await, 4);
+    assert_eq!(instance.metrics.redirections.with_label_values(&["moved"]).get(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_takes_over_in_the_cluster() {
+    let mut cluster = Cluster::start();
+    let settings = Settings { timeout: Duration::from_millis(250), ..of_cluster(&cluster) };
+    let instance = Instance::start(&settings).await;
+    let keys: Vec<Check> = (0..12).map(|user| check(&user.to_string(), 5, 1)).collect();
+    for key in &keys {
+        assert_eq!(instance.until_answered(key).await.remaining, 4);
+    }
+    let counted = cluster.servers[0].command::<u64>("DBSIZE");
+    wait_until("the hits are replicated", || {
+        cluster.servers[3].command::<u64>("DBSIZE") == counted
+    });
+    cluster.servers[0].kill();
+    for key in &keys {
+        // Without an answer a hit may have been counted all the same.
+        let remaining = instance.until_answered(key).await.remaining;
+        assert!(remaining <= 3, "{key:?}: {remaining}");
+    }
+}
+
+/// Nobody hears of the answer, so nobody has taken anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_goes_away_reserves_nothing() {
+    let cluster = Cluster::start();
+    let settings = Settings { timeout: Duration::from_millis(100), ..of_cluster(&cluster) };
+    let instance = Instance::start(&settings).await;
+    let both = ["a", "b"].map(|user| check(user, 10, 1));
+    for check in &both {
+        instance.until_answered(check).await;
+    }
+    let slot: usize = cluster.servers[0].command("CLUSTER KEYSLOT {k:a}");
+    let frozen = &cluster.servers[cluster.owner(slot)];
+    let other: usize = cluster.servers[0].command("CLUSTER KEYSLOT {k:b}");
+    assert_ne!(cluster.owner(slot), cluster.owner(other));
+    frozen.freeze();
+    assert!(instance.ask(&both).await.is_err());
+    frozen.thaw();
+    for user in ["a", "b"] {
+        let what = format!("{user} has what it had");
+        let peek = check(user, 10, 0);
+        instance
+            .until(&what, async || {
+                let answer = instance.ask(std::slice::from_ref(&peek)).await;
+                answer.is_ok_and(|verdicts| verdicts[0].remaining == 9)
+            })
+            .await;
+    }
+    assert_eq!(instance.metrics.give_backs.with_label_values(&["done"]).get(), 2);
+}
