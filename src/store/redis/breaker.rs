@@ -56,20 +56,21 @@ impl Breaker {
     /// Learns from a call. What Redis itself refuses (OOM, MISCONF) is an answer, in no time,
     /// and its refusals and peeks are still true.
     pub(super) fn observe(&self, error: Option<&StoreError>, link: Option<&Link>) {
+        match (link, error) {
+            // A demoted primary never says anything else on this connection, and behind one
+            // address there may be another server by now.
+            (Some(link), Some(StoreError::ReadOnly(_) | StoreError::Loading(_))) => link.give_up(),
+            (Some(link), Some(StoreError::Timeout)) => link.unanswered(),
+            (Some(link), _) => link.answered(),
+            (None, _) => {}
+        }
         let Some(error) = error.filter(|error| is_failure(error)) else {
             if self.failures.load(Ordering::Relaxed) != 0 {
                 self.failures.store(0, Ordering::Relaxed);
             }
             return;
         };
-        // A demoted primary never says anything else on this connection, and behind one address
-        // there may be another server by now.
-        if matches!(error, StoreError::ReadOnly(_) | StoreError::Loading(_)) {
-            link.into_iter().for_each(Link::give_up);
-        }
         if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_FAILURES {
-            // A peer that answers nothing may be a black hole: a new connection finds out.
-            link.into_iter().for_each(Link::give_up);
             self.trip(error);
         }
     }

@@ -1,6 +1,6 @@
 //! Opens connections to Redis, and knows when one is dead.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bb8_redis::bb8::ManageConnection;
@@ -13,11 +13,16 @@ use super::fault::store_error;
 use super::sentinel::Sentinels;
 use crate::store::StoreError;
 
+/// Calls in a row without an answer after which a connection is dead, though others may live.
+const MAX_UNANSWERED: u32 = 3;
+
 /// A connection that many callers share.
 #[derive(Clone)]
 pub(super) struct Link {
     pub(super) connection: MultiplexedConnection,
     broken: Arc<AtomicBool>,
+    /// Calls in a row that got no answer in time.
+    unanswered: Arc<AtomicU32>,
     /// The server was the right one when this was the latest of the [`Dialer::eras`].
     era: u64,
     eras: Arc<AtomicU64>,
@@ -32,6 +37,20 @@ impl Link {
     /// The pool will replace it.
     pub(super) fn give_up(&self) {
         self.broken.store(true, Ordering::Relaxed);
+    }
+
+    /// A call was answered.
+    pub(super) fn answered(&self) {
+        if self.unanswered.load(Ordering::Relaxed) != 0 {
+            self.unanswered.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A call was not answered in time: where that repeats itself, the peer may be a black hole.
+    pub(super) fn unanswered(&self) {
+        if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_UNANSWERED {
+            self.give_up();
+        }
     }
 }
 
@@ -80,7 +99,13 @@ impl Dialer {
         if let Target::Chosen(sentinels) = &*self.target {
             sentinels.confirm(&mut connection, &access).await?;
         }
-        Ok(Link { connection, broken, era, eras: Arc::clone(&self.eras) })
+        Ok(Link {
+            connection,
+            broken,
+            unanswered: Arc::default(),
+            era,
+            eras: Arc::clone(&self.eras),
+        })
     }
 }
 

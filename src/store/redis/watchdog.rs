@@ -56,6 +56,10 @@ pub(super) async fn run(node: Arc<Node>, serves: Serves) {
         match answer {
             Err(error) if !is_still_true(&error) => {
                 probe.knows_features = false;
+                if error == StoreError::Timeout {
+                    // It may be a black hole, or only the connections are: new ones find out.
+                    node.hang_up();
+                }
                 node.breaker.trip(&error);
                 sleep(jittered(retry)).await;
                 retry = (retry * 2).min(LAST_RETRY);

@@ -8,6 +8,7 @@ pub(crate) mod envoy;
 pub(crate) mod http;
 pub(crate) mod instance;
 pub(crate) mod oracle;
+pub(crate) mod proxy;
 pub(crate) mod random;
 pub(crate) mod redis;
 pub(crate) mod sentinels;

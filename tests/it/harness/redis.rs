@@ -65,6 +65,11 @@ impl Redis {
         found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
     }
 
+    /// Where it keeps its files.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
     /// A connection of the test's own.
     pub(crate) fn connect(&self) -> redis::Connection {
         redis::Client::open(self.url()).unwrap().get_connection().unwrap()
@@ -78,9 +83,14 @@ impl Redis {
 
     /// Comes back on the same port, with the same arguments and clock.
     pub(crate) fn restart(&mut self) {
+        self.relaunch();
+        self.wait_for_ping();
+    }
+
+    /// The same, without waiting until it answers.
+    pub(crate) fn relaunch(&mut self) {
         self.kill();
         self.process = spawn(self.port, &self.args, &self.clock, &self.folder);
-        self.wait_for_ping();
     }
 
     /// Accepts connections and answers nothing, until [`Redis::thaw`].
