@@ -5,6 +5,7 @@ mod cases;
 mod faults;
 mod fleet;
 mod harness;
+mod history;
 mod laws;
 mod redis_facts;
 mod rules;

@@ -15,7 +15,7 @@ use super::breaker::{Breaker, State};
 use super::dial::{Dialer, Link, Target, Trouble};
 use super::fault::{Fault, store_error};
 use super::script::{Answer, Scripts, Work};
-use super::sentinel::Sentinels;
+use super::sentinel::{self, Sentinels};
 use crate::metrics::{Metrics, milliseconds};
 use crate::store::StoreError;
 
@@ -127,6 +127,12 @@ impl Node {
         };
         let reply = timeout(patience, ask).await;
         reply.unwrap_or_else(|_| Err(if sent { StoreError::Timeout } else { self.no_connection() }))
+    }
+
+    /// Whether it is a primary, as it says itself.
+    pub(super) async fn is_primary(&self) -> bool {
+        let role = self.query(&redis::cmd("ROLE"), DIAL_TIMEOUT).await;
+        role.is_ok_and(|role| sentinel::is_primary(&role))
     }
 
     /// A live connection, shared with others: it pipelines.

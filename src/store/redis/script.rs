@@ -1,5 +1,6 @@
 //! The scripts' language: checks to arguments, a reply to verdicts. One run is one command.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
@@ -7,6 +8,7 @@ use tokio::sync::Mutex;
 
 use super::dial::Link;
 use super::fault::Fault;
+use super::node::Node;
 use crate::check::Check;
 use crate::quota::sliding_log::SCRIPT;
 use crate::quota::{Mode, Verdict};
@@ -68,6 +70,8 @@ pub(super) struct Answer {
     replies: Vec<Reply>,
     /// For [`Work::Reserve`]: the server's time just before, in µs since 1970.
     pub(super) since_us: u64,
+    /// The server that answered.
+    pub(super) by: Option<Arc<Node>>,
 }
 
 #[derive(Clone, Copy)]
@@ -115,7 +119,7 @@ impl Scripts {
         let replies: Option<Vec<Reply>> = integers.chunks(4).map(Reply::read).collect();
         let expected = if matches!(work, Work::GiveBack { .. }) { 0 } else { work.checks().len() };
         let replies = replies.filter(|replies| replies.len() == expected);
-        Ok(Answer { replies: replies.ok_or_else(|| Fault::told(odd()))?, since_us })
+        Ok(Answer { replies: replies.ok_or_else(|| Fault::told(odd()))?, since_us, by: None })
     }
 
     /// A key that no quota has, in the slot of this check.
@@ -173,6 +177,11 @@ impl Scripts {
 }
 
 impl Answer {
+    /// The same, with the server's name on it.
+    pub(super) fn by(self, node: Arc<Node>) -> Self {
+        Self { by: Some(node), ..self }
+    }
+
     /// One verdict for each check.
     pub(super) fn verdicts(&self) -> Vec<Verdict> {
         self.replies.iter().map(|reply| reply.verdict(reply.granted > 0, 0)).collect()

@@ -89,17 +89,21 @@ impl Sentinels {
         connection: &mut MultiplexedConnection,
         access: &Access,
     ) -> RedisResult<()> {
-        let role: RedisResult<Vec<Value>> = redis::cmd("ROLE").query_async(connection).await;
+        let role = redis::cmd("ROLE").query_async::<Value>(connection).await;
         // An account that may not ask is believed the sentinels.
-        let Ok(role) = role else { return Ok(()) };
-        let is_primary = role.first().is_some_and(|role| match role {
-            Value::BulkString(name) => name == b"master",
-            Value::SimpleString(name) => name == "master",
-            _ => false,
-        });
-        if is_primary {
+        if role.is_err() || role.is_ok_and(|role| is_primary(&role)) {
             return Ok(());
         }
         Err(redis::make_extension_error("READONLY".into(), Some(format!("{access} is a replica"))))
+    }
+}
+
+/// Reads the reply of ROLE.
+pub(super) fn is_primary(role: &Value) -> bool {
+    let Value::Array(parts) = role else { return false };
+    match parts.first() {
+        Some(Value::BulkString(name)) => name == b"master",
+        Some(Value::SimpleString(name)) => name == "master",
+        _ => false,
     }
 }

@@ -64,7 +64,7 @@ impl Servers {
         let mut hops = 1;
         loop {
             let fault = match route.node.run(work, route.asking, deadline).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => return Ok(answer.by(route.node)),
                 Err(fault) => fault,
             };
             if matches!(fault.meaning, StoreError::Timeout | StoreError::Unavailable(_)) {
@@ -95,14 +95,38 @@ impl Servers {
         }
     }
 
-    /// One run at the server that has the keys, and nowhere else.
-    pub(super) async fn run_here(
+    /// Takes back what `node` granted, there or where the keys have been moved from there. Never
+    /// from a server that took over after a failover: the reservation may be lost, and hits of
+    /// others would be taken instead.
+    pub(super) async fn give_back(
         &self,
         work: Work<'_>,
+        node: Arc<Node>,
         deadline: Instant,
-    ) -> Result<Answer, StoreError> {
-        let Route { node, asking } = self.route(work)?;
-        node.run(work, asking, deadline).await.map_err(|fault| fault.meaning)
+    ) -> Result<(), StoreError> {
+        let mut route = Route { node, asking: false };
+        for _ in 0..MAX_HOPS {
+            let fault = match route.node.run(work, route.asking, deadline).await {
+                Ok(_) => return Ok(()),
+                Err(fault) => fault,
+            };
+            route = match (&fault.next, &fault.meaning) {
+                // A server that is a primary still has handed the slot over with its keys.
+                (Next::Moved { to }, _) if route.node.is_primary().await => {
+                    self.redirected(to, &route.node, "moved").ok_or(fault.meaning)?
+                }
+                (Next::Ask { to }, _) => {
+                    let route = self.redirected(to, &route.node, "ask").ok_or(fault.meaning)?;
+                    Route { asking: true, ..route }
+                }
+                (Next::Again, StoreError::ClusterDown(_)) => {
+                    sleep(PAUSE).await;
+                    route
+                }
+                _ => return Err(fault.meaning),
+            };
+        }
+        Err(StoreError::ClusterDown("the slot moves on and on".into()))
     }
 
     fn route(&self, work: Work<'_>) -> Result<Route, StoreError> {

@@ -127,8 +127,7 @@ fn is_refused(checks: &[Check], verdicts: &[Option<Verdict>]) -> bool {
         || (quotas.peek().is_some() && quotas.all(|allowed| !allowed))
 }
 
-/// Each slot gives back what it granted, at the server that granted it: after a failover the
-/// reservation may be lost, and other people's hits would be taken instead.
+/// Each slot gives back what it granted.
 async fn give_back(
     inner: &Inner,
     parts: &[Part],
@@ -147,10 +146,11 @@ async fn give_back(
         let taken = taken.filter(|(check, granted)| *granted && is_returned(check));
         let checks: Vec<Check> = taken.map(|(check, _)| check.clone()).collect();
         let since_us = answer.since_us;
+        let node = answer.by.clone()?;
         (!checks.is_empty()).then_some(async move {
             let work = Work::GiveBack { checks: &checks, since_us };
-            let result = match inner.servers.run_here(work, until).await {
-                Ok(_) => "done",
+            let result = match inner.servers.give_back(work, node, until).await {
+                Ok(()) => "done",
                 Err(_) => "lost",
             };
             inner.metrics.give_backs.with_label_values(&[result]).inc();
