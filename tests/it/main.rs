@@ -4,6 +4,7 @@
 mod cases;
 mod faults;
 mod fleet;
+mod give_back;
 mod harness;
 mod history;
 mod laws;

@@ -144,7 +144,7 @@ impl Scripts {
             Work::Reserve { .. } => (1, 1),
             Work::GiveBack { since_us, .. } => {
                 for check in checks {
-                    command.arg(since_us).arg(check.hits);
+                    command.arg(since_us).arg(check.hits).arg(check.limit.window_us());
                 }
                 return command;
             }
