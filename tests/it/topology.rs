@@ -114,6 +114,13 @@ async fn a_request_over_several_slots_is_decided_as_one() {
     let only_quota = with(3, |check| check.mode = Mode::Quota);
     assert!(!instance.ask(&only_quota).await.unwrap()[3].allowed);
     assert_eq!((left("a").await, left("b").await, left("c").await), (6, 7, 7));
+    // Also where the quota that refuses shares a slot with a check that takes.
+    let hourly = |hits| check_in("d", 10, Duration::from_secs(3600), hits);
+    let mut beside = [all[3].clone(), hourly(1), all[2].clone()];
+    beside[0].mode = Mode::Quota;
+    beside[2].mode = Mode::Quota;
+    instance.ask(&beside).await.unwrap();
+    assert_eq!(instance.ask(&[hourly(0)]).await.unwrap()[0].remaining, 9);
     // A refund beside a refusal gives nothing back; alone it does.
     instance.ask(&with(0, |check| check.hits = -1)).await.unwrap();
     assert_eq!((left("a").await, left("b").await), (6, 7));

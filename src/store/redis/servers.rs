@@ -106,9 +106,8 @@ impl Servers {
     ) -> Result<(), StoreError> {
         let mut route = Route { node, asking: false };
         for _ in 0..MAX_HOPS {
-            let fault = match route.node.run(work, route.asking, deadline).await {
-                Ok(_) => return Ok(()),
-                Err(fault) => fault,
+            let Err(fault) = route.node.run(work, route.asking, deadline).await else {
+                return Ok(());
             };
             route = match (&fault.next, &fault.meaning) {
                 // A server that is a primary still has handed the slot over with its keys.

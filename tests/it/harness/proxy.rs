@@ -20,6 +20,8 @@ pub(crate) enum Weather {
     Mute,
     /// The request arrives, and instead of the reply the connection is reset.
     Reset,
+    /// The same, once; then it is fair.
+    ResetOnce,
     /// Redis' side is closed for writing; what we say still arrives.
     HalfClosed,
     /// This many bytes of what Redis says pass; then the connection is reset.
@@ -129,6 +131,10 @@ impl Shared {
                 }
                 Weather::BlackHole | Weather::Mute => 0,
                 Weather::Reset => return reset(client),
+                Weather::ResetOnce => {
+                    *self.weather.lock().unwrap() = Weather::Fair;
+                    return reset(client);
+                }
                 Weather::HalfClosed => {
                     let _ = client.shutdown(Shutdown::Write);
                     0
