@@ -15,3 +15,4 @@ mod stores;
 mod tidy;
 mod topology;
 mod twins;
+mod valkey;

@@ -12,6 +12,7 @@ pub(crate) struct Redis {
     /// Its wall clock.
     pub(crate) clock: Clock,
     pub(crate) port: u16,
+    program: String,
     args: Vec<String>,
     process: Child,
     folder: TempDir,
@@ -25,12 +26,21 @@ impl Redis {
 
     /// With more command line arguments.
     pub(crate) fn start_with(args: &[&str]) -> Self {
+        Self::start_program(tool("CHRONOSDB_TEST_REDIS", "redis-server"), args)
+    }
+
+    /// Valkey instead. It has no clock of its own to stop: its time runs on within a command.
+    pub(crate) fn start_valkey() -> Self {
+        Self::start_program(tool("CHRONOSDB_TEST_VALKEY", "valkey-server"), &[])
+    }
+
+    fn start_program(program: String, args: &[&str]) -> Self {
         let folder = TempDir::new().unwrap();
         let clock = Clock::new(&folder.path().join("clock"));
         let args = args.iter().map(|&arg| arg.to_owned()).collect::<Vec<_>>();
         let port = free_port();
-        let process = spawn(port, &args, &clock, &folder);
-        let redis = Self { clock, port, args, process, folder };
+        let process = spawn(&program, port, &args, &clock, &folder);
+        let redis = Self { clock, port, program, args, process, folder };
         redis.wait_for_ping();
         redis
     }
@@ -90,7 +100,7 @@ impl Redis {
     /// The same, without waiting until it answers.
     pub(crate) fn relaunch(&mut self) {
         self.kill();
-        self.process = spawn(self.port, &self.args, &self.clock, &self.folder);
+        self.process = spawn(&self.program, self.port, &self.args, &self.clock, &self.folder);
     }
 
     /// Accepts connections and answers nothing, until [`Redis::thaw`].
@@ -119,8 +129,8 @@ impl Drop for Redis {
     }
 }
 
-fn spawn(port: u16, args: &[String], clock: &Clock, folder: &TempDir) -> Child {
-    let mut command = Command::new(tool("CHRONOSDB_TEST_REDIS", "redis-server"));
+fn spawn(program: &str, port: u16, args: &[String], clock: &Clock, folder: &TempDir) -> Child {
+    let mut command = Command::new(program);
     command
         .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
         .args(["--dir".as_ref(), folder.path().as_os_str()])
@@ -129,5 +139,7 @@ fn spawn(port: u16, args: &[String], clock: &Clock, folder: &TempDir) -> Child {
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     clock.rule_over(&mut command);
-    command.spawn().expect("redis-server is missing: run tests/run, which installs it")
+    command
+        .spawn()
+        .unwrap_or_else(|error| panic!("{program}: {error}: run tests/run, which installs it"))
 }
