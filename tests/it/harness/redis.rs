@@ -134,7 +134,7 @@ fn spawn(program: &str, port: u16, args: &[String], clock: &Clock, folder: &Temp
     command
         .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
         .args(["--dir".as_ref(), folder.path().as_os_str()])
-        .args(["--enable-debug-command", "yes"])
+        .args(["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"])
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::null());
