@@ -364,25 +364,6 @@ async fn a_demoted_primary_is_left() {
     assert_eq!(answer.unwrap()[0].remaining, 999_999);
 }
 
-/// What Redis lacks is named at the start.
-#[tokio::test]
-async fn the_self_test_names_what_is_missing() {
-    for (args, acl, expected) in [
-        (&["--rename-command", "ZREMRANGEBYRANK", ""][..], "", "the command ZREMRANGEBYRANK"),
-        (&[], "ACL SETUSER default -zcount", "the command ZCOUNT"),
-        (&[], "ACL SETUSER default -evalsha -eval", "no permissions to run the 'eval'"),
-        (&[], "ACL SETUSER default resetkeys ~other:*", "key"),
-    ] {
-        let redis = Redis::start_with(args);
-        if !acl.is_empty() {
-            redis.command::<()>(acl);
-        }
-        let instance = Instance::launch(&settings(&redis.url()));
-        let says = async || instance.store.trouble().is_some_and(|why| why.contains(expected));
-        instance.until(expected, says).await;
-    }
-}
-
 /// A window that is nearly over when the fault comes is over after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn hits_leave_their_window_also_while_nobody_is_asked() {

@@ -285,3 +285,25 @@ async fn a_failover_forgives_at_most_one_limit() {
     let (history, instances) = hammered(&[(); 3].map(|()| settings.clone()), chaos).await;
     history.is_lawful(&instances, 2 * LIMIT).await;
 }
+
+/// The same where a primary of a cluster is killed: its replica goes on with what it heard.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_primary_of_a_cluster_is_forgiven_at_most_one_limit() {
+    let mut cluster = Cluster::start();
+    let settings = Settings {
+        topology: Topology::Cluster,
+        nodes: cluster.nodes(),
+        ..standalone("redis://127.0.0.1")
+    };
+    let chaos = async || {
+        sleep(WINDOW * 3).await;
+        cluster.servers[0].kill();
+        crate::harness::wait_until("the replica takes over", || {
+            cluster.servers[3].command::<Vec<redis::Value>>("ROLE")[0]
+                == redis::Value::BulkString(b"master".into())
+        });
+        sleep(lasting()).await;
+    };
+    let (history, instances) = hammered(&[(); 3].map(|()| settings.clone()), chaos).await;
+    history.is_lawful(&instances, 2 * LIMIT).await;
+}

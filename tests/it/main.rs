@@ -8,6 +8,7 @@ mod give_back;
 mod harness;
 mod history;
 mod laws;
+mod redis_docs;
 mod redis_facts;
 mod rules;
 mod serving;

@@ -1,6 +1,7 @@
 //! What the script leaves behind in a real Redis, what it costs there, and how it fails.
 
 use crate::harness::counters::{Counters as _, InRedis, START_US, Wanted, want};
+use crate::harness::instance::{Instance, patient};
 use crate::harness::random::Random;
 use crate::harness::redis::Redis;
 use crate::harness::wait_until;
@@ -233,4 +234,23 @@ fn a_key_and_a_hit_cost_what_the_docs_say() {
     assert!((packed - first) / 100 <= 60, "{} bytes for a packed entry", (packed - first) / 100);
     assert!(skipped / 1_001 <= 150, "{} bytes for an entry", skipped / 1_001);
     assert!(most <= 160_000, "{most} bytes for the largest log");
+}
+
+/// What Redis lacks is named at the start.
+#[tokio::test]
+async fn the_self_test_names_what_is_missing() {
+    for (args, acl, expected) in [
+        (&["--rename-command", "ZREMRANGEBYRANK", ""][..], "", "the command ZREMRANGEBYRANK"),
+        (&[], "ACL SETUSER default -zcount", "the command ZCOUNT"),
+        (&[], "ACL SETUSER default -evalsha -eval", "no permissions to run the 'eval'"),
+        (&[], "ACL SETUSER default resetkeys ~other:*", "key"),
+    ] {
+        let redis = Redis::start_with(args);
+        if !acl.is_empty() {
+            redis.command::<()>(acl);
+        }
+        let instance = Instance::launch(&patient(&redis.url()));
+        let says = async || instance.store.trouble().is_some_and(|why| why.contains(expected));
+        instance.until(expected, says).await;
+    }
 }

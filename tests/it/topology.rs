@@ -13,7 +13,8 @@ use crate::harness::cluster::Cluster;
 use crate::harness::instance::{Instance, check, check_in, patient};
 use crate::harness::redis::Redis;
 use crate::harness::sentinels::Sentinels;
-use crate::harness::{free_port, wait_until};
+use crate::harness::server::Server;
+use crate::harness::{free_port, http, wait_until};
 
 fn of_sentinels(sentinels: &Sentinels) -> Settings {
     Settings {
@@ -273,4 +274,30 @@ fn what_is_wrong_with_a_certificate_is_said() {
     let settings = Settings { tls, ..patient("rediss://127.0.0.1:1") };
     let error = Store::open(&settings, 1, "test", Metrics::new()).err().unwrap();
     assert!(error.contains("store.redis.tls.ca: /nowhere/ca.pem: No such file"), "{error}");
+}
+
+/// The program, with what its settings file says of sentinels and clusters.
+#[test]
+fn the_program_serves_from_each_topology() {
+    let rules = "
+domain: edge
+descriptors:
+  - { key: a, rate_limit: { limit: 3, window: 60s } }
+  - { key: b, rate_limit: { limit: 1, window: 60s } }
+";
+    let (sentinels, cluster) = (Sentinels::start(), Cluster::start());
+    let list = |nodes: Vec<String>| format!("['{}']", nodes.join("', '"));
+    for redis in [
+        format!("topology: sentinel, master_name: quotas, nodes: {}", list(sentinels.nodes())),
+        format!("topology: cluster, nodes: {}", list(cluster.nodes())),
+    ] {
+        let settings = format!("store: {{ kind: redis, redis: {{ {redis}, timeout: 1s }} }}");
+        let server = Server::start(rules, &settings);
+        let body = r#"{"domain":"edge","descriptors":[
+            {"entries":[{"key":"a","value":"v"}]},{"entries":[{"key":"b","value":"v"}]}]}"#;
+        let both = || http::post(server.http_port, "/json", body).unwrap().status;
+        assert_eq!([both(), both(), both()], [200, 429, 429], "{redis}");
+        let a = || server.ask("edge", "a", "v").status;
+        assert_eq!([a(), a(), a()], [200, 200, 429], "{redis}: the refusals took nothing");
+    }
 }
