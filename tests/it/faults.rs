@@ -8,7 +8,7 @@ use chronosdb::store::StoreError;
 use chronosdb::store::redis::Settings;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::harness::instance::{Instance, check, check_in};
+use crate::harness::instance::{CONNECTIONS, Instance, check, check_in};
 use crate::harness::proxy::{Proxy, Weather};
 use crate::harness::redis::Redis;
 
@@ -124,7 +124,8 @@ async fn the_network_breaks() {
         assert_eq!(breaker(&instance), 0, "{weather:?}");
         // Calls under way share few connections, also after all this.
         let clients: String = redis.command("CLIENT LIST TYPE normal");
-        assert!(clients.lines().count() <= 2 * 2 + 1, "{weather:?}: {clients}");
+        let most = 2 * CONNECTIONS as usize + 1;
+        assert!(clients.lines().count() <= most, "{weather:?}: {clients}");
     }
 }
 

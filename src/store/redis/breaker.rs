@@ -57,9 +57,11 @@ impl Breaker {
     /// and its refusals and peeks are still true.
     pub(super) fn observe(&self, error: Option<&StoreError>, link: Option<&Link>) {
         match (link, error) {
-            // A demoted primary never says anything else on this connection, and behind one
+            // A demoted primary never says anything else on these connections, and behind one
             // address there may be another server by now.
-            (Some(link), Some(StoreError::ReadOnly(_) | StoreError::Loading(_))) => link.give_up(),
+            (Some(link), Some(StoreError::ReadOnly(_) | StoreError::Loading(_))) => {
+                link.leave_server();
+            }
             (Some(link), Some(StoreError::Timeout)) => link.unanswered(),
             (Some(link), _) => link.answered(),
             (None, _) => {}

@@ -39,6 +39,13 @@ impl Link {
         self.broken.store(true, Ordering::Relaxed);
     }
 
+    /// The server is the wrong one: all connections that were made when this one was are replaced,
+    /// and none that was made since.
+    pub(super) fn leave_server(&self) {
+        let next = self.era + 1;
+        let _ = self.eras.compare_exchange(self.era, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// A call was answered.
     pub(super) fn answered(&self) {
         if self.unanswered.load(Ordering::Relaxed) != 0 {

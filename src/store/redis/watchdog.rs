@@ -83,12 +83,10 @@ pub(super) async fn run(node: Arc<Node>, serves: Serves) {
 /// Whether a server that says this still tells the truth when it refuses or is only looked at:
 /// it takes no writes.
 fn is_still_true(error: &StoreError) -> bool {
-    let (full, old, alone) = (
-        matches!(error, StoreError::OutOfMemory(_)),
-        matches!(error, StoreError::NotSaving(_)),
-        matches!(error, StoreError::NoReplicas(_)),
-    );
-    full || old || alone
+    matches!(
+        error,
+        StoreError::OutOfMemory(_) | StoreError::NotSaving(_) | StoreError::NoReplicas(_)
+    )
 }
 
 /// What is known of a server between probes.
@@ -115,7 +113,7 @@ impl Probe {
             let work = Work::Decide { checks: std::slice::from_ref(&check), times: 1 };
             let answer = node.scripts.run(&mut link, work, false).await;
             if let Err(Fault { meaning: StoreError::ReadOnly(_), .. }) = &answer {
-                link.give_up();
+                link.leave_server();
             }
             answer.map(|_| ())
         };

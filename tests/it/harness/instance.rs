@@ -10,6 +10,9 @@ use chronosdb::store::redis::{Redis, Settings};
 use chronosdb::store::{Store as _, StoreError};
 use tokio::time::{Instant, sleep};
 
+/// More than failures in a row that open a breaker: each of them may be stale.
+pub(crate) const CONNECTIONS: u32 = 6;
+
 /// Watched until dropped.
 pub(crate) struct Instance {
     pub(crate) store: Redis,
@@ -21,7 +24,7 @@ impl Instance {
     /// As it is right after its start.
     pub(crate) fn launch(settings: &Settings) -> Self {
         let metrics = Metrics::new();
-        let store = Redis::open(settings, 2, "test", Arc::clone(&metrics)).unwrap();
+        let store = Redis::open(settings, CONNECTIONS, "test", Arc::clone(&metrics)).unwrap();
         let watch = tokio::spawn(store.clone().watch());
         Self { store, metrics, watch }
     }
