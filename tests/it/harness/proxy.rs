@@ -14,9 +14,11 @@ pub(crate) enum Weather {
     Fair,
     /// What Redis says comes this much later.
     Slow(Duration),
-    /// They vanish in both directions, and nobody is told.
+    /// Nothing arrives in either direction, until the weather is better: then all of it does, late,
+    /// as after a partition.
     BlackHole,
-    /// The request arrives, the reply vanishes.
+    /// The request arrives, the reply vanishes, and so does every later one of that connection: a
+    /// stream has no holes.
     Mute,
     /// The request arrives, and instead of the reply the connection is reset.
     Reset,
@@ -111,31 +113,46 @@ impl Shared {
     fn requests(&self, mut client: &TcpStream, mut server: &TcpStream) {
         let mut bytes = [0; 16 * 1024];
         while let Ok(length @ 1..) = client.read(&mut bytes) {
-            let passes = *self.weather.lock().unwrap() != Weather::BlackHole;
-            if passes && server.write_all(&bytes[..length]).is_err() {
+            self.wait_out_the_black_hole();
+            if server.write_all(&bytes[..length]).is_err() {
                 break;
             }
         }
         let _ = server.shutdown(Shutdown::Both);
     }
 
+    fn wait_out_the_black_hole(&self) {
+        while *self.weather.lock().unwrap() == Weather::BlackHole && !*self.closed.lock().unwrap() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn replies(&self, mut server: &TcpStream, mut client: &TcpStream) {
         let mut bytes = [0; 16 * 1024];
+        let mut is_mute = false;
         while let Ok(length @ 1..) = server.read(&mut bytes) {
+            self.wait_out_the_black_hole();
             let weather = *self.weather.lock().unwrap();
+            is_mute |= weather == Weather::Mute;
             let passing = match weather {
+                _ if is_mute => 0,
                 Weather::Fair => length,
                 Weather::Slow(late) => {
                     std::thread::sleep(late);
                     length
                 }
-                Weather::BlackHole | Weather::Mute => 0,
+                // It became one a moment ago.
+                Weather::BlackHole | Weather::Mute => {
+                    is_mute = true;
+                    0
+                }
                 Weather::Reset => return reset(client),
                 Weather::ResetOnce => {
                     *self.weather.lock().unwrap() = Weather::Fair;
                     return reset(client);
                 }
                 Weather::HalfClosed => {
+                    is_mute = true;
                     let _ = client.shutdown(Shutdown::Write);
                     0
                 }
