@@ -59,12 +59,18 @@ pub struct Metrics {
     pub store_errors: IntCounterVec,
     /// Decisions that a policy took because the store could not, by policy.
     pub fallback: IntCounterVec,
-    /// Store: 1 while the circuit breaker is open, by worker.
+    /// Servers whose circuit breaker is open, by worker.
     pub breaker_open: IntGaugeVec,
     /// Script runs sent to Redis.
     pub script_runs: IntCounter,
     /// Checks that those runs answered: above the runs when equal checks were coalesced.
     pub script_checks: IntCounter,
+    /// Calls that a cluster sent elsewhere, by kind (moved, ask).
+    pub redirections: IntCounterVec,
+    /// Changes of the primary, or of who has which slot.
+    pub topology_changes: IntCounter,
+    /// Reservations of refused requests over several slots, by what became of them.
+    pub give_backs: IntCounterVec,
     /// Keys the memory store holds.
     pub memory_keys: IntGauge,
     /// Checks that the memory store could not take a new key for.
@@ -243,13 +249,27 @@ impl Metrics {
             ),
             breaker_open: gauges(
                 "chronosdb_breaker_open",
-                "1 while calls to the store are cut short.",
+                "Servers of the store that calls are not sent to (circuit breaker open).",
                 &["worker"],
             ),
             script_runs: counter("chronosdb_script_runs_total", "Script runs sent to Redis."),
             script_checks: counter(
                 "chronosdb_script_checks_total",
                 "Checks answered by script runs; more than the runs when checks were coalesced.",
+            ),
+            redirections: counters(
+                "chronosdb_redis_redirections_total",
+                "Calls that a cluster sent to another server, by kind (moved, ask).",
+                &["kind"],
+            ),
+            topology_changes: counter(
+                "chronosdb_redis_topology_changes_total",
+                "Times that another primary took over, or that slots changed hands, as each worker saw it.",
+            ),
+            give_backs: counters(
+                "chronosdb_redis_give_backs_total",
+                "Reservations of refused requests over several slots, by result (done, lost).",
+                &["result"],
             ),
             memory_keys: gauge("chronosdb_memory_keys", "Keys that the memory store holds."),
             memory_full: counter(

@@ -39,7 +39,7 @@ Examples:
   chronosdb validate config/rules               every error of every file, for CI
   chronosdb explain edge api_key=free,user_id=bob
   chronosdb completions bash                    what <TAB> needs to know
-  chronosdb key hash --name ann < key           an entry for the file of API keys
+  chronosdb key hash --name ann                 an entry for the file of API keys; reads the key from stdin
 
 Settings come from the file, then from variables such as CHRONOSDB_STORE__REDIS__URL, then from flags.
 `chronosdb serve --print-config` shows them all.

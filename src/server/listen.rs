@@ -36,7 +36,7 @@ impl Listeners {
     ) {
         let store = match settings.store.kind {
             StoreKind::Memory => "memory, for this process alone".to_owned(),
-            StoreKind::Redis => settings.store.redis.shown_url(),
+            StoreKind::Redis => settings.store.redis.place(),
         };
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %store, "chronosdb starts");
         let rules = shared.rules.load();

@@ -207,7 +207,6 @@ impl Settings {
         if self.api_keys.poll.is_zero() {
             return wrong("api_keys.poll", "it must be longer than zero, such as 2s");
         }
-        let redis = &self.store.redis;
         if let Some((key, why)) = self.grpc.tls.as_ref().and_then(tls::Tls::fault) {
             return wrong(key, why);
         }
@@ -224,23 +223,8 @@ impl Settings {
         if self.store.memory.max_keys == 0 {
             return wrong("store.memory.max_keys", "it must be at least 1");
         }
-        if redis.timeout.is_zero() {
-            return wrong("store.redis.timeout", "it must be longer than zero, such as 15ms");
-        }
-        if redis.pool_size == 0 {
-            return wrong("store.redis.pool_size", "it must be at least 1");
-        }
-        if !redis.nodes.is_empty() || redis.master_name.is_some() {
-            return wrong(
-                "store.redis.nodes",
-                "a standalone Redis has no other nodes and no master_name: leave both out",
-            );
-        }
-        if redis.key_prefix.contains(['{', '}']) {
-            return wrong(
-                "store.redis.key_prefix",
-                "braces would change which cluster node a key lives on: leave them out",
-            );
+        if let Err((key, why)) = self.store.redis.check() {
+            return wrong(key, why);
         }
         if !self.l1.enabled || !self.l1.max_ttl.is_zero() {
             return Ok(());
@@ -254,7 +238,7 @@ impl Settings {
     /// The settings as YAML, with secrets masked.
     pub fn shown(&self) -> String {
         let mut shown = self.clone();
-        shown.store.redis.url = shown.store.redis.shown_url();
+        shown.store.redis = shown.store.redis.shown();
         shown.http.token = shown.http.token.map(|_| "***".into());
         shown.privacy.key = shown.privacy.key.map(|_| "***".into());
         serde_yaml::to_string(&shown).unwrap_or_else(|error| format!("# {error}\n"))

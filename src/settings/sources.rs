@@ -204,6 +204,17 @@ mod tests {
                 "store.expected_instances: it must be at least 1",
             ),
             ("store: { redis: { key_prefix: \"{a}\" } }\n", "store.redis.key_prefix: braces"),
+            ("store: { redis: { nodes: [\"a:1\"] } }\n", "store.redis.nodes: a standalone Redis"),
+            ("store: { redis: { topology: sentinel } }\n", "store.redis.nodes: name the sentinels"),
+            (
+                "store: { redis: { topology: sentinel, nodes: [\"a:1\"] } }\n",
+                "store.redis.master_name: say by which name",
+            ),
+            (
+                "store: { redis: { topology: cluster, master_name: m } }\n",
+                "store.redis.master_name: a cluster has none",
+            ),
+            ("store: { redis: { tls: { cert: c.pem } } }\n", "store.redis.tls: cert and key"),
         ];
         for (text, expected) in table {
             let error = load(text, &[]).unwrap_err();
@@ -218,9 +229,14 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let text = "store: { redis: { url: \"redis://u:hunter2@h:1\" } }\nprivacy: { key: hunter3 }\nhttp: { token: hunter4 }\n";
+        let text = "store: { redis: { topology: cluster, url: \"redis://u:hunter2@h:1\", nodes: [\":hunter4@n:2\"] } }\nprivacy: { key: hunter3 }\nhttp: { token: hunter5 }\n";
         let shown = load(text, &[]).unwrap().shown();
-        assert!(shown.contains("redis://***@h:1") && !shown.contains("hunter"), "{shown}");
+        assert!(
+            shown.contains("redis://***@h:1")
+                && shown.contains("***@n:2")
+                && !shown.contains("hunter"),
+            "{shown}"
+        );
         assert!(serde_yaml::from_str::<Settings>(&shown).is_ok(), "{shown}");
     }
 }

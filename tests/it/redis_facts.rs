@@ -1,6 +1,7 @@
 //! What the script leaves behind in a real Redis, what it costs there, and how it fails.
 
 use crate::harness::counters::{Counters as _, InRedis, START_US, Wanted, want};
+use crate::harness::instance::{Instance, patient};
 use crate::harness::random::Random;
 use crate::harness::redis::Redis;
 use crate::harness::wait_until;
@@ -177,4 +178,79 @@ fn a_clock_that_runs_is_stepped_back_an_hour() {
     assert!((3_590..=3_600).contains(&(before_s - after_s)), "{before_s} {after_s}");
     let verdict = lua.ask(after_s * 1_000_000, &[Wanted { hits: 1, ..wanted }])[0];
     assert_eq!(verdict.retry_after, Some(std::time::Duration::from_secs(1)));
+}
+
+/// A primary that has counted, and a replica that lives at another time and takes over.
+fn after_failover(offset_us: i64, hits: i64) -> (InRedis, u64, Wanted) {
+    let [primary, replica] = [(); 2].map(|()| Redis::start());
+    replica.command::<()>(&format!("REPLICAOF 127.0.0.1 {}", primary.port));
+    wait_until("the replica follows", || replica.info("master_link_status") == "up");
+    let now_us = START_US.checked_add_signed(offset_us).unwrap();
+    let (mut primary, replica) = (InRedis::on(primary), InRedis::on(replica));
+    replica.redis.clock.stop_at(now_us);
+    let wanted = want("failover", 5, WINDOW_MS, hits);
+    assert!(primary.ask(START_US, &[wanted])[0].allowed);
+    let counted = || replica.redis.command::<u64>(&format!("ZCARD {}", wanted.store_key())) == 1;
+    wait_until("the hits are replicated", counted);
+    replica.redis.command::<()>("REPLICAOF NO ONE");
+    (replica, now_us, wanted)
+}
+
+#[test]
+fn a_replica_with_another_clock_takes_over() {
+    let window_us = WINDOW_MS * 1000;
+    // It is behind: the hits lie in its future, and leave a window after it has seen them.
+    let (mut behind, now_us, wanted) = after_failover(-3_600_000_000, 5);
+    let one = Wanted { hits: 1, ..wanted };
+    let refused = behind.ask(now_us, &[one])[0];
+    assert_eq!(refused.retry_after, Some(std::time::Duration::from_millis(WINDOW_MS)));
+    assert!(ttl_ms(&mut behind, &wanted) <= MOST_TTL_MS, "and the key goes with them");
+    assert!(!behind.ask(now_us + window_us - 1, &[one])[0].allowed);
+    assert!(behind.ask(now_us + window_us, &[one])[0].allowed);
+    // A little ahead: what is left of the window is shorter by that, and nothing else happens.
+    let (mut ahead, now_us, _) = after_failover(300_000, 5);
+    let refused = ahead.ask(now_us, &[one])[0];
+    assert_eq!(refused.retry_after, Some(std::time::Duration::from_millis(WINDOW_MS - 300)));
+    assert!(ahead.ask(now_us + window_us - 300_000, &[one])[0].allowed);
+}
+
+/// The numbers of docs/redis.md, with some room for other versions.
+#[test]
+fn a_key_and_a_hit_cost_what_the_docs_say() {
+    let mut lua = InRedis::start();
+    let wanted = want("chronosdb:quota:{edge:bob}:60000", 2_000_000, 60_000, 1);
+    let mut now_us = START_US;
+    let mut bytes_at = Vec::new();
+    for entries in 1..=2_500_u32 {
+        now_us += 1_000;
+        lua.ask(now_us, &[wanted]);
+        if [1, 101, 1_001, 2_500].contains(&entries) {
+            let key = wanted.store_key();
+            bytes_at.push(lua.command::<u64>(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]));
+        }
+    }
+    let [first, packed, skipped, most] = bytes_at[..] else { unreachable!() };
+    assert!(first <= 200, "{first} bytes for a key with one hit");
+    assert!((packed - first) / 100 <= 60, "{} bytes for a packed entry", (packed - first) / 100);
+    assert!(skipped / 1_001 <= 150, "{} bytes for an entry", skipped / 1_001);
+    assert!(most <= 160_000, "{most} bytes for the largest log");
+}
+
+/// What Redis lacks is named at the start.
+#[tokio::test]
+async fn the_self_test_names_what_is_missing() {
+    for (args, acl, expected) in [
+        (&["--rename-command", "ZREMRANGEBYRANK", ""][..], "", "the command ZREMRANGEBYRANK"),
+        (&[], "ACL SETUSER default -zcount", "the command ZCOUNT"),
+        (&[], "ACL SETUSER default -evalsha -eval", "no permissions to run the 'eval'"),
+        (&[], "ACL SETUSER default resetkeys ~other:*", "key"),
+    ] {
+        let redis = Redis::start_with(args);
+        if !acl.is_empty() {
+            redis.command::<()>(acl);
+        }
+        let instance = Instance::launch(&patient(&redis.url()));
+        let says = async || instance.store.trouble().is_some_and(|why| why.contains(expected));
+        instance.until(expected, says).await;
+    }
 }

@@ -173,35 +173,55 @@ impl Theirs<'_> {
         if let Some(prefix) = self.value("CACHE_KEY_PREFIX") {
             translated.set("STORE__REDIS__KEY_PREFIX", format!("{prefix}chronosdb:quota:"));
         }
-        let mut places = url.split(',').map(str::trim);
-        match self.or("REDIS_TYPE", "SINGLE").to_ascii_uppercase().as_str() {
-            "SENTINEL" => {
-                if !url.contains(',') {
-                    let remedy = "write the master's name and the sentinels: master,host:port,…";
-                    return Err(untranslatable("REDIS_URL", url, remedy));
-                }
-                translated.set("STORE__REDIS__TOPOLOGY", "sentinel");
-                translated.set("STORE__REDIS__MASTER_NAME", places.next().unwrap_or_default());
+        for (name, setting) in [
+            ("REDIS_TLS_CACERT", "STORE__REDIS__TLS__CA"),
+            ("REDIS_TLS_CLIENT_CERT", "STORE__REDIS__TLS__CERT"),
+            ("REDIS_TLS_CLIENT_KEY", "STORE__REDIS__TLS__KEY"),
+        ] {
+            if let Some(path) = self.value(name) {
+                translated.set(setting, path);
             }
-            "CLUSTER" => translated.set("STORE__REDIS__TOPOLOGY", "cluster"),
-            _ => {}
         }
-        translated.set("STORE__REDIS__URL", self.redis_url(places.next().unwrap_or_default()));
-        let nodes = places.map(|place| format!("\"{}\"", self.redis_url(place)));
+        self.topology(url, translated)
+    }
+
+    /// One address, `master,sentinel,…`, or some nodes of a cluster.
+    fn topology(&self, url: &str, translated: &mut Translated) -> Result<(), Untranslatable> {
+        let mut places = url.split(',').map(str::trim).peekable();
+        let topology = self.or("REDIS_TYPE", "SINGLE").to_ascii_lowercase();
+        let auth = self.or("REDIS_AUTH", "");
+        let mut node_auth = auth;
+        match &*topology {
+            "sentinel" if !url.contains(',') => {
+                let remedy = "write the master's name and the sentinels: master,host:port,…";
+                return Err(untranslatable("REDIS_URL", url, remedy));
+            }
+            "sentinel" => {
+                translated.set("STORE__REDIS__MASTER_NAME", places.next().unwrap_or_default());
+                node_auth = self.or("REDIS_SENTINEL_AUTH", "");
+            }
+            "cluster" => {}
+            _ => {
+                translated.set("STORE__REDIS__URL", self.redis_url(url, auth));
+                return Ok(());
+            }
+        }
+        translated.set("STORE__REDIS__TOPOLOGY", topology);
+        // The login of every server; its place is one of the nodes anyway.
+        let first = places.peek().copied().unwrap_or_default();
+        translated.set("STORE__REDIS__URL", self.redis_url(first, auth));
+        let nodes = places.map(|place| format!("\"{}\"", self.redis_url(place, node_auth)));
         let nodes = nodes.collect::<Vec<_>>().join(", ");
-        if !nodes.is_empty() {
-            translated.set("STORE__REDIS__NODES", format!("[{nodes}]"));
-        }
+        translated.set("STORE__REDIS__NODES", format!("[{nodes}]"));
         Ok(())
     }
 
     /// `host:port`, `/a/socket` or a whole URL, with what the other variables say about it.
-    fn redis_url(&self, place: &str) -> String {
+    fn redis_url(&self, place: &str, auth: &str) -> String {
         if place.contains("://") {
             return place.to_owned();
         }
         let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-        let auth = self.or("REDIS_AUTH", "");
         let (user, password) = auth.split_once(':').unwrap_or(("", auth));
         let (user, password) = (encoded(user), encoded(password));
         if place.starts_with('/') {
@@ -281,7 +301,16 @@ mod tests {
         let sentinel = [("REDIS_URL", "main,a:1, b:2"), ("REDIS_TYPE", "sentinel")];
         assert_eq!(setting(&sentinel, "STORE__REDIS__MASTER_NAME").as_deref(), Some("main"));
         assert_eq!(setting(&sentinel, "STORE__REDIS__URL").as_deref(), Some("redis://a:1"));
-        assert_eq!(setting(&sentinel, "STORE__REDIS__NODES").as_deref(), Some("[\"redis://b:2\"]"));
+        assert_eq!(
+            setting(&sentinel, "STORE__REDIS__NODES").as_deref(),
+            Some("[\"redis://a:1\", \"redis://b:2\"]")
+        );
+        let logins = [&sentinel[..], &[("REDIS_AUTH", "p"), ("REDIS_SENTINEL_AUTH", "s")]].concat();
+        assert_eq!(setting(&logins, "STORE__REDIS__URL").as_deref(), Some("redis://:p@a:1"));
+        assert_eq!(
+            setting(&logins, "STORE__REDIS__NODES").as_deref(),
+            Some("[\"redis://:s@a:1\", \"redis://:s@b:2\"]")
+        );
         let cluster = [("REDIS_URL", "a:1,b:2"), ("REDIS_TYPE", "CLUSTER")];
         assert_eq!(setting(&cluster, "STORE__REDIS__TOPOLOGY").as_deref(), Some("cluster"));
     }

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Inner;
+use super::script::Work;
 use crate::check::{Check, QuotaKey};
 use crate::quota::{Limit, Verdict};
 use crate::store::StoreError;
@@ -105,7 +106,8 @@ async fn serve(inner: Arc<Inner>, single: Single, mut waiters: Vec<Waiter>) {
         waiters.retain(|waiter| !waiter.is_closed());
         let times = waiters.len();
         if times > 0 {
-            match inner.run(&check, times, Instant::now() + inner.timeout).await {
+            let work = Work::Decide { checks: &check, times };
+            match inner.servers.run(work, Instant::now() + inner.timeout).await {
                 Ok(answer) => {
                     let shares = answer.shares(times, single.hits.unsigned_abs());
                     for (waiter, verdict) in waiters.into_iter().zip(shares) {

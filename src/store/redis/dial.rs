@@ -1,43 +1,71 @@
-//! Opens connections to Redis, and knows when one is dead. It sends nothing of its own but PING.
+//! Opens connections to Redis, and knows when one is dead.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bb8_redis::bb8::ManageConnection;
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{
-    AsyncConnectionConfig, Client, IntoConnectionInfo as _, ProtocolVersion, PushInfo, PushKind,
-    RedisError, RedisResult,
-};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, RedisResult};
 
-use super::Settings;
+use super::DIAL_TIMEOUT;
+use super::address::Access;
 use super::fault::store_error;
+use super::sentinel::Sentinels;
 use crate::store::StoreError;
 
-/// A peer that says nothing for this long is gone: well above a slow answer, well below the
-/// kernel's quarter of an hour.
-const SILENCE: Duration = Duration::from_secs(5);
+/// Calls in a row without an answer after which a connection is dead, though others may live.
+const MAX_UNANSWERED: u32 = 3;
 
 /// A connection that many callers share.
 #[derive(Clone)]
 pub(super) struct Link {
     pub(super) connection: MultiplexedConnection,
     broken: Arc<AtomicBool>,
+    /// Calls in a row that got no answer in time.
+    unanswered: Arc<AtomicU32>,
+    /// The server was the right one when this was the latest of the [`Dialer::eras`].
+    era: u64,
+    eras: Arc<AtomicU64>,
 }
 
 impl Link {
     /// Whether the connection must not be used any more.
     pub(super) fn is_broken(&self) -> bool {
-        self.broken.load(Ordering::Relaxed)
+        self.broken.load(Ordering::Relaxed) || self.era != self.eras.load(Ordering::Relaxed)
     }
 
     /// The pool will replace it.
     pub(super) fn give_up(&self) {
         self.broken.store(true, Ordering::Relaxed);
     }
+
+    /// The server is the wrong one: all connections that were made when this one was are replaced,
+    /// and none that was made since.
+    pub(super) fn leave_server(&self) {
+        let next = self.era + 1;
+        let _ = self.eras.compare_exchange(self.era, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// A call was answered.
+    pub(super) fn answered(&self) {
+        if self.unanswered.load(Ordering::Relaxed) != 0 {
+            self.unanswered.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A call was not answered in time: where that repeats itself, the peer may be a black hole.
+    pub(super) fn unanswered(&self) {
+        if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_UNANSWERED {
+            self.give_up();
+        }
+    }
+}
+
+/// Which server to dial.
+pub(super) enum Target {
+    Fixed(Box<Access>),
+    /// The one that the sentinels call the primary.
+    Chosen(Arc<Sentinels>),
 }
 
 /// Why the latest dial failed, if it did.
@@ -45,54 +73,26 @@ pub(super) type Trouble = Arc<Mutex<Option<StoreError>>>;
 
 /// Makes the pool's connections.
 pub(super) struct Dialer {
-    client: Client,
-    timeout: Duration,
+    pub(super) target: Arc<Target>,
     /// Why the latest dial failed; a pool only says that time ran out.
-    trouble: Trouble,
-    /// RESP3 tells when a connection dies, even an idle one.
-    tells_its_end: bool,
+    pub(super) trouble: Trouble,
+    /// Counts how often every connection so far was given up at once.
+    pub(super) eras: Arc<AtomicU64>,
 }
 
 impl Dialer {
-    pub(super) fn new(
-        settings: &Settings,
-        timeout: Duration,
-        trouble: Trouble,
-    ) -> Result<Self, String> {
-        let shown = masked(&settings.url);
-        let wrong = |error: RedisError| {
-            format!(
-                "store.redis.url: {shown} is not a Redis address ({error}): write redis://host:port or redis+unix:///path"
-            )
+    async fn dial(&self) -> Result<Link, RedisError> {
+        let era = self.eras.load(Ordering::Relaxed);
+        let access = match &*self.target {
+            Target::Fixed(access) => (**access).clone(),
+            Target::Chosen(sentinels) => sentinels.primary().await?,
         };
-        let info = settings.url.as_str().into_connection_info().map_err(wrong)?;
-        let keepalive = TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE / 5);
-        let tcp = TcpSettings::default()
-            .set_nodelay(true)
-            .set_keepalive(keepalive)
-            .set_user_timeout(SILENCE);
-        let mut resp = info.redis_settings().clone();
-        if !settings.url.contains("protocol=") {
-            resp = resp.set_protocol(ProtocolVersion::RESP3);
-        }
-        let tells_its_end = resp.protocol() == ProtocolVersion::RESP3;
-        let info = info.set_tcp_settings(tcp).set_redis_settings(resp);
-        let client = Client::open(info).map_err(wrong)?;
-        Ok(Self { client, timeout, trouble, tells_its_end })
-    }
-}
-
-impl ManageConnection for Dialer {
-    type Connection = Link;
-    type Error = RedisError;
-
-    async fn connect(&self) -> RedisResult<Link> {
         let broken = Arc::new(AtomicBool::new(false));
         // A call has its own deadline; a timeout here would only hide whose it was.
         let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
+            .set_connection_timeout(Some(DIAL_TIMEOUT))
             .set_response_timeout(None);
-        if self.tells_its_end {
+        if access.tells_its_end() {
             let broken = Arc::clone(&broken);
             config = config.set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection {
@@ -101,10 +101,30 @@ impl ManageConnection for Dialer {
                 Ok::<(), redis::aio::SendError>(())
             });
         }
-        let dialled = self.client.get_multiplexed_async_connection_with_config(&config).await;
+        let client = access.client()?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        if let Target::Chosen(sentinels) = &*self.target {
+            sentinels.confirm(&mut connection, &access).await?;
+        }
+        Ok(Link {
+            connection,
+            broken,
+            unanswered: Arc::default(),
+            era,
+            eras: Arc::clone(&self.eras),
+        })
+    }
+}
+
+impl ManageConnection for Dialer {
+    type Connection = Link;
+    type Error = RedisError;
+
+    async fn connect(&self) -> RedisResult<Link> {
+        let dialled = self.dial().await;
         let trouble = dialled.as_ref().err().map(store_error);
         *self.trouble.lock().expect("no code panics holding this") = trouble;
-        Ok(Link { connection: dialled?, broken })
+        dialled
     }
 
     async fn is_valid(&self, link: &mut Link) -> RedisResult<()> {
@@ -113,29 +133,5 @@ impl ManageConnection for Dialer {
 
     fn has_broken(&self, link: &mut Link) -> bool {
         link.is_broken()
-    }
-}
-
-/// A URL without user and password.
-pub(super) fn masked(url: &str) -> String {
-    match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if at > scheme => {
-            format!("{}://***{}", &url[..scheme], &url[at..])
-        }
-        _ => url.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_password_is_never_shown() {
-        assert_eq!(masked("redis://bob:p@ss@host:1/0"), "redis://***@host:1/0");
-        assert_eq!(masked("redis://host:1"), "redis://host:1");
-        let settings = Settings { url: "http://me:secret@host".into(), ..Settings::default() };
-        let error = Dialer::new(&settings, SILENCE, Trouble::default()).err().unwrap();
-        assert!(error.contains("store.redis.url") && !error.contains("secret"), "{error}");
     }
 }

@@ -1,28 +1,77 @@
-//! The script's language: checks to arguments, its reply to verdicts. One run is one command.
+//! The scripts' language: checks to arguments, a reply to verdicts. One run is one command.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisError, RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::Mutex;
 
 use super::dial::Link;
-use super::fault::store_error;
+use super::fault::Fault;
+use super::node::Node;
 use crate::check::Check;
 use crate::quota::sliding_log::SCRIPT;
 use crate::quota::{Mode, Verdict};
 use crate::store::StoreError;
 
-/// The sliding log, ready to be run.
-pub(super) struct Script {
-    sha: String,
+/// What one run does. Its keys live in one slot.
+#[derive(Clone, Copy)]
+pub(super) enum Work<'a> {
+    /// Decides checks together; `times` equal asks when there is one check.
+    Decide { checks: &'a [Check], times: usize },
+    /// The same for a part of a request. Whether its quotas refuse is for the whole to say, so
+    /// they count like shadow.
+    Reserve { checks: &'a [Check] },
+    /// Takes back the hits of checks that were reserved no earlier than `since_us`.
+    GiveBack { checks: &'a [Check], since_us: u64 },
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn checks(&self) -> &'a [Check] {
+        match *self {
+            Self::Decide { checks, .. } | Self::Reserve { checks } => checks,
+            Self::GiveBack { checks, .. } => checks,
+        }
+    }
+
+    /// How many asks it answers.
+    pub(super) fn asks(&self) -> usize {
+        match *self {
+            Self::Decide { checks, times } => checks.len() * times,
+            Self::Reserve { checks } => checks.len(),
+            Self::GiveBack { .. } => 0,
+        }
+    }
+}
+
+/// The scripts, ready to be run on one server.
+pub(super) struct Scripts {
+    sliding_log: Script,
+    give_back: Script,
     key_prefix: Vec<u8>,
+}
+
+struct Script {
+    sha: String,
+    text: &'static str,
     /// Held while the script is sent whole: once is enough for all who find it missing.
     loading: Mutex<()>,
+}
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        let sha = redis::Script::new(text).get_hash().to_owned();
+        Self { sha, text, loading: Mutex::default() }
+    }
 }
 
 /// What a run answered: for each check, or for each of the equal asks of one check.
 pub(super) struct Answer {
     replies: Vec<Reply>,
+    /// For [`Work::Reserve`]: the server's time just before, in µs since 1970.
+    pub(super) since_us: u64,
+    /// The server that answered.
+    pub(super) by: Option<Arc<Node>>,
 }
 
 #[derive(Clone, Copy)]
@@ -33,36 +82,54 @@ struct Reply {
     reset_us: u64,
 }
 
-impl Script {
+impl Scripts {
     pub(super) fn new(key_prefix: &str) -> Self {
-        let sha = redis::Script::new(SCRIPT).get_hash().to_owned();
-        Self { sha, key_prefix: key_prefix.as_bytes().to_vec(), loading: Mutex::default() }
+        Self {
+            sliding_log: Script::new(SCRIPT),
+            give_back: Script::new(include_str!("give_back.lua")),
+            key_prefix: key_prefix.as_bytes().to_vec(),
+        }
     }
 
-    /// Runs once; sends again only when Redis says that it did not run.
+    /// Runs once; sends again only when Redis says that it did not run for want of the script.
+    /// `asking`: the server is only just taking the slot over.
     pub(super) async fn run(
         &self,
         link: &mut Link,
-        checks: &[Check],
-        times: usize,
-    ) -> Result<Answer, StoreError> {
-        let by_hash = self.command("EVALSHA", &self.sha, checks, times);
-        let mut reply = query(link, &by_hash).await;
+        work: Work<'_>,
+        asking: bool,
+    ) -> Result<Answer, Fault> {
+        let script = match work {
+            Work::GiveBack { .. } => &self.give_back,
+            Work::Decide { .. } | Work::Reserve { .. } => &self.sliding_log,
+        };
+        let by_hash = self.command("EVALSHA", &script.sha, work);
+        let timed = matches!(work, Work::Reserve { .. });
+        let mut reply = query(link, &by_hash, timed, asking).await;
         if is_missing(&reply) {
-            let _loading = self.loading.lock().await;
-            reply = query(link, &by_hash).await;
+            let _loading = script.loading.lock().await;
+            reply = query(link, &by_hash, timed, asking).await;
             if is_missing(&reply) {
-                reply = query(link, &self.command("EVAL", SCRIPT, checks, times)).await;
+                let whole = self.command("EVAL", script.text, work);
+                reply = query(link, &whole, timed, asking).await;
             }
         }
-        let integers = reply.map_err(|error| store_error(&error))?;
+        let (since_us, integers) = reply.map_err(|error| Fault::of(&error))?;
         let odd = || StoreError::Misconfigured(format!("the script answered {integers:?}"));
         let replies: Option<Vec<Reply>> = integers.chunks(4).map(Reply::read).collect();
-        let replies = replies.filter(|replies| replies.len() == checks.len()).ok_or_else(odd)?;
-        Ok(Answer { replies })
+        let expected = if matches!(work, Work::GiveBack { .. }) { 0 } else { work.checks().len() };
+        let replies = replies.filter(|replies| replies.len() == expected);
+        Ok(Answer { replies: replies.ok_or_else(|| Fault::told(odd()))?, since_us, by: None })
     }
 
-    fn command(&self, verb: &str, script: &str, checks: &[Check], times: usize) -> Cmd {
+    /// A key that no quota has, in the slot of this check.
+    pub(super) fn key(&self, name: &str, check: &Check) -> Vec<u8> {
+        let tag = [b"{", check.key.as_bytes(), b"}"].concat();
+        [&self.key_prefix, name.as_bytes(), &tag].concat()
+    }
+
+    fn command(&self, verb: &str, script: &str, work: Work<'_>) -> Cmd {
+        let checks = work.checks();
         let mut command =
             Cmd::with_capacity(3 + checks.len() * 7, script.len() + checks.len() * 128);
         command.arg(verb).arg(script).arg(checks.len());
@@ -72,11 +139,21 @@ impl Script {
             self.write_key(&mut key, check);
             command.arg(&key[..]);
         }
+        let (times, quota) = match work {
+            Work::Decide { times, .. } => (times, 2),
+            Work::Reserve { .. } => (1, 1),
+            Work::GiveBack { since_us, .. } => {
+                for check in checks {
+                    command.arg(since_us).arg(check.hits).arg(check.limit.window_us());
+                }
+                return command;
+            }
+        };
         for check in checks {
             let mode = match check.mode {
                 Mode::Enforce => 0,
                 Mode::Shadow => 1,
-                Mode::Quota => 2,
+                Mode::Quota => quota,
             };
             command
                 .arg(check.limit.max_requests())
@@ -100,9 +177,19 @@ impl Script {
 }
 
 impl Answer {
+    /// The same, with the server's name on it.
+    pub(super) fn by(self, node: Arc<Node>) -> Self {
+        Self { by: Some(node), ..self }
+    }
+
     /// One verdict for each check.
     pub(super) fn verdicts(&self) -> Vec<Verdict> {
         self.replies.iter().map(|reply| reply.verdict(reply.granted > 0, 0)).collect()
+    }
+
+    /// Which checks were granted, in order.
+    pub(super) fn granted(&self) -> impl Iterator<Item = bool> {
+        self.replies.iter().map(|reply| reply.granted > 0)
     }
 
     /// One verdict for each of `times` equal asks of `hits`: the first ones were granted.
@@ -139,11 +226,39 @@ impl Reply {
     }
 }
 
-async fn query(link: &mut Link, command: &Cmd) -> RedisResult<Vec<i64>> {
-    let reply: Value = command.query_async(&mut link.connection).await?;
-    redis::from_redis_value(reply).map_err(RedisError::from)
+/// Sends one command and reads its integers. TIME and ASKING go ahead of it in one write, so that
+/// nothing of others comes between; the time is 0 when it was not asked for.
+async fn query(
+    link: &mut Link,
+    command: &Cmd,
+    timed: bool,
+    asking: bool,
+) -> RedisResult<(u64, Vec<i64>)> {
+    if !timed && !asking {
+        let reply: Value = command.query_async(&mut link.connection).await?;
+        return Ok((0, redis::from_redis_value(reply).map_err(RedisError::from)?));
+    }
+    let mut pipeline = Pipeline::new();
+    if timed {
+        pipeline.cmd("TIME");
+    }
+    if asking {
+        pipeline.cmd("ASKING");
+    }
+    pipeline.add_command(command.clone());
+    let count = pipeline.len();
+    let replies = link.connection.send_packed_commands(&pipeline, 0, count).await?;
+    let mut replies = replies.into_iter();
+    let mut since_us = 0;
+    if timed {
+        let time = replies.next().unwrap_or(Value::Nil).extract_error()?;
+        let (seconds, micros): (u64, u64) = redis::from_redis_value(time)?;
+        since_us = seconds * 1_000_000 + micros;
+    }
+    let reply = replies.next_back().unwrap_or(Value::Nil).extract_error()?;
+    Ok((since_us, redis::from_redis_value(reply).map_err(RedisError::from)?))
 }
 
-fn is_missing(reply: &RedisResult<Vec<i64>>) -> bool {
+fn is_missing<T>(reply: &RedisResult<T>) -> bool {
     reply.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT"))
 }

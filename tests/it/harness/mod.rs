@@ -2,13 +2,17 @@
 
 pub(crate) mod certs;
 pub(crate) mod clock;
+pub(crate) mod cluster;
 pub(crate) mod collector;
 pub(crate) mod counters;
 pub(crate) mod envoy;
 pub(crate) mod http;
+pub(crate) mod instance;
 pub(crate) mod oracle;
+pub(crate) mod proxy;
 pub(crate) mod random;
 pub(crate) mod redis;
+pub(crate) mod sentinels;
 pub(crate) mod server;
 pub(crate) mod upstream;
 

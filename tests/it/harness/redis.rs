@@ -11,7 +11,8 @@ use super::{free_port, signal, tool, wait_until};
 pub(crate) struct Redis {
     /// Its wall clock.
     pub(crate) clock: Clock,
-    port: u16,
+    pub(crate) port: u16,
+    program: String,
     args: Vec<String>,
     process: Child,
     folder: TempDir,
@@ -25,12 +26,21 @@ impl Redis {
 
     /// With more command line arguments.
     pub(crate) fn start_with(args: &[&str]) -> Self {
+        Self::start_program(tool("CHRONOSDB_TEST_REDIS", "redis-server"), args)
+    }
+
+    /// Valkey instead. It has no clock of its own to stop: its time runs on within a command.
+    pub(crate) fn start_valkey() -> Self {
+        Self::start_program(tool("CHRONOSDB_TEST_VALKEY", "valkey-server"), &[])
+    }
+
+    fn start_program(program: String, args: &[&str]) -> Self {
         let folder = TempDir::new().unwrap();
         let clock = Clock::new(&folder.path().join("clock"));
         let args = args.iter().map(|&arg| arg.to_owned()).collect::<Vec<_>>();
         let port = free_port();
-        let process = spawn(port, &args, &clock, &folder);
-        let redis = Self { clock, port, args, process, folder };
+        let process = spawn(&program, port, &args, &clock, &folder);
+        let redis = Self { clock, port, program, args, process, folder };
         redis.wait_for_ping();
         redis
     }
@@ -38,6 +48,36 @@ impl Redis {
     /// What goes into `store.redis.url`.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// One command, on a connection of its own.
+    #[track_caller]
+    pub(crate) fn command<T: redis::FromRedisValue>(&self, words: &str) -> T {
+        self.try_command(words).unwrap_or_else(|error| panic!("{words}: {error}"))
+    }
+
+    /// The same, when it may fail.
+    pub(crate) fn try_command<T: redis::FromRedisValue>(
+        &self,
+        words: &str,
+    ) -> redis::RedisResult<T> {
+        let mut words = words.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        command.arg(words.collect::<Vec<_>>());
+        command.query(&mut redis::Client::open(self.url())?.get_connection()?)
+    }
+
+    /// A field of INFO.
+    pub(crate) fn info(&self, field: &str) -> String {
+        let info: String = self.command("INFO");
+        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        let found = fields.find(|(name, _)| *name == field);
+        found.map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+    }
+
+    /// Where it keeps its files.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
     }
 
     /// A connection of the test's own.
@@ -53,9 +93,14 @@ impl Redis {
 
     /// Comes back on the same port, with the same arguments and clock.
     pub(crate) fn restart(&mut self) {
-        self.kill();
-        self.process = spawn(self.port, &self.args, &self.clock, &self.folder);
+        self.relaunch();
         self.wait_for_ping();
+    }
+
+    /// The same, without waiting until it answers.
+    pub(crate) fn relaunch(&mut self) {
+        self.kill();
+        self.process = spawn(&self.program, self.port, &self.args, &self.clock, &self.folder);
     }
 
     /// Accepts connections and answers nothing, until [`Redis::thaw`].
@@ -84,15 +129,17 @@ impl Drop for Redis {
     }
 }
 
-fn spawn(port: u16, args: &[String], clock: &Clock, folder: &TempDir) -> Child {
-    let mut command = Command::new(tool("CHRONOSDB_TEST_REDIS", "redis-server"));
+fn spawn(program: &str, port: u16, args: &[String], clock: &Clock, folder: &TempDir) -> Child {
+    let mut command = Command::new(program);
     command
         .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
         .args(["--dir".as_ref(), folder.path().as_os_str()])
-        .args(["--enable-debug-command", "yes"])
+        .args(["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"])
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     clock.rule_over(&mut command);
-    command.spawn().expect("redis-server is missing: run tests/run, which installs it")
+    command
+        .spawn()
+        .unwrap_or_else(|error| panic!("{program}: {error}: run tests/run, which installs it"))
 }

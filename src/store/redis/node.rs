@@ -1,0 +1,201 @@
+//! One server: its connections, its breaker, and one run on it. It follows nobody elsewhere.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bb8_redis::bb8::{Pool, QueueStrategy, RunError};
+use redis::{Cmd, Value};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::DIAL_TIMEOUT;
+use super::address::Access;
+use super::breaker::{Breaker, State};
+use super::dial::{Dialer, Link, Target, Trouble};
+use super::fault::{Fault, store_error};
+use super::script::{Answer, Scripts, Work};
+use super::sentinel::{self, Sentinels};
+use crate::metrics::{Metrics, milliseconds};
+use crate::store::StoreError;
+
+/// Calls that may wait for one server at once, on each worker: beyond, callers are told at once.
+const MAX_IN_FLIGHT: usize = 4096;
+
+/// Who waits for a connection asks for a new one after this long, and then after twice as long,
+/// since the pool does not repeat a dial that failed.
+const FIRST_DIAL_AGAIN: Duration = Duration::from_millis(2);
+const LAST_DIAL_AGAIN: Duration = Duration::from_millis(64);
+
+/// What all servers of one worker have in common.
+#[derive(Clone)]
+pub(super) struct Common {
+    /// Names the worker in metrics.
+    pub(super) worker: Arc<str>,
+    /// Connections to each server.
+    pub(super) connections: u32,
+    pub(super) key_prefix: Arc<str>,
+    /// One line in the log for each change is enough, however many workers notice it.
+    pub(super) speaks: bool,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+pub(super) struct Node {
+    /// For people.
+    pub(super) name: String,
+    pub(super) breaker: Breaker,
+    pub(super) scripts: Scripts,
+    pub(super) common: Common,
+    target: Arc<Target>,
+    /// Opened by the first who needs a connection: connections live on the runtime that does.
+    pool: OnceLock<Pool<Dialer>>,
+    in_flight: Semaphore,
+    dial_trouble: Trouble,
+    eras: Arc<AtomicU64>,
+}
+
+impl Node {
+    pub(super) fn new(name: String, target: Target, common: Common, state: State) -> Self {
+        let gauge = common.metrics.breaker_open.with_label_values(&[&*common.worker]);
+        Self {
+            name,
+            breaker: Breaker::new(gauge, state),
+            scripts: Scripts::new(&common.key_prefix),
+            common,
+            target: Arc::new(target),
+            pool: OnceLock::new(),
+            in_flight: Semaphore::new(MAX_IN_FLIGHT),
+            dial_trouble: Trouble::default(),
+            eras: Arc::default(),
+        }
+    }
+
+    /// One script run.
+    pub(super) async fn run(
+        &self,
+        work: Work<'_>,
+        asking: bool,
+        deadline: Instant,
+    ) -> Result<Answer, Fault> {
+        if let Some(trouble) = self.breaker.trouble() {
+            return Err(Fault::told(trouble));
+        }
+        let Ok(_permit) = self.in_flight.try_acquire() else {
+            let waiting = format!("{MAX_IN_FLIGHT} wait already");
+            return Err(Fault::told(StoreError::Overloaded(waiting)));
+        };
+        let asked = Instant::now();
+        let mut link = None;
+        let answer = timeout_at(deadline, self.send(work, asking, &mut link)).await;
+        let metrics = &self.common.metrics;
+        metrics.redis_latency_ms.observe(milliseconds(asked.elapsed()));
+        metrics.script_runs.inc();
+        metrics.script_checks.inc_by(work.asks() as u64);
+        let answer = answer.unwrap_or_else(|_| {
+            Err(Fault::told(match link {
+                Some(_) => StoreError::Timeout,
+                None => self.no_connection(),
+            }))
+        });
+        let error = answer.as_ref().err().map(|fault| &fault.meaning);
+        self.breaker.observe(error, link.as_ref());
+        answer
+    }
+
+    async fn send(
+        &self,
+        work: Work<'_>,
+        asking: bool,
+        used: &mut Option<Link>,
+    ) -> Result<Answer, Fault> {
+        let link = used.insert(self.link().await.map_err(Fault::unsent)?);
+        self.scripts.run(link, work, asking).await
+    }
+
+    /// One command that touches no quota.
+    pub(super) async fn query(
+        &self,
+        command: &Cmd,
+        patience: Duration,
+    ) -> Result<Value, StoreError> {
+        let mut sent = false;
+        let ask = async {
+            let mut link = self.link().await?;
+            sent = true;
+            let reply = command.query_async(&mut link.connection).await;
+            reply.map_err(|error| store_error(&error))
+        };
+        let reply = timeout(patience, ask).await;
+        reply.unwrap_or_else(|_| Err(if sent { StoreError::Timeout } else { self.no_connection() }))
+    }
+
+    /// Whether it is a primary, as it says itself.
+    pub(super) async fn is_primary(&self) -> bool {
+        let role = self.query(&redis::cmd("ROLE"), DIAL_TIMEOUT).await;
+        role.is_ok_and(|role| sentinel::is_primary(&role))
+    }
+
+    /// A live connection, shared with others: it pipelines.
+    pub(super) async fn link(&self) -> Result<Link, StoreError> {
+        let pool = self.pool.get_or_init(|| self.open());
+        let started = Instant::now();
+        let mut patience = FIRST_DIAL_AGAIN;
+        loop {
+            match timeout(patience, pool.get()).await {
+                // Dropping the guard of a broken one makes the pool dial another.
+                Ok(Ok(link)) if link.is_broken() => {}
+                Ok(Ok(link)) => return Ok(link.clone()),
+                Ok(Err(RunError::User(error))) => return Err(store_error(&error)),
+                _ if started.elapsed() >= DIAL_TIMEOUT => return Err(self.no_connection()),
+                _ => patience = (patience * 2).min(LAST_DIAL_AGAIN),
+            }
+        }
+    }
+
+    /// Why there is no connection.
+    pub(super) fn no_connection(&self) -> StoreError {
+        let trouble = self.dial_trouble.lock().expect("no code panics holding this").clone();
+        let slow = || StoreError::Unavailable("no connection could be made in time".into());
+        trouble.filter(|trouble| *trouble != StoreError::Timeout).unwrap_or_else(slow)
+    }
+
+    /// Gives up every connection there is.
+    pub(super) fn hang_up(&self) {
+        self.eras.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Those who say which server this is, if it is not always the same.
+    pub(super) fn sentinels(&self) -> Option<&Sentinels> {
+        match &*self.target {
+            Target::Fixed(_) => None,
+            Target::Chosen(sentinels) => Some(sentinels),
+        }
+    }
+
+    /// Where it is, if it is always the same server.
+    pub(super) fn access(&self) -> Option<&Access> {
+        match &*self.target {
+            Target::Fixed(access) => Some(access),
+            Target::Chosen(_) => None,
+        }
+    }
+
+    fn open(&self) -> Pool<Dialer> {
+        let connections = self.common.connections.max(1);
+        let dialer = Dialer {
+            target: Arc::clone(&self.target),
+            trouble: Arc::clone(&self.dial_trouble),
+            eras: Arc::clone(&self.eras),
+        };
+        Pool::builder()
+            .max_size(connections)
+            .min_idle(connections)
+            .test_on_check_out(false)
+            .max_lifetime(None)
+            .idle_timeout(None)
+            .connection_timeout(DIAL_TIMEOUT)
+            .retry_connection(false)
+            .queue_strategy(QueueStrategy::Fifo)
+            .build_unchecked(dialer)
+    }
+}

@@ -1,0 +1,70 @@
+//! The script that takes back a reservation, against the oracle that never heard of it.
+
+use crate::harness::counters::{Counters as _, InRedis, START_US, want};
+use crate::harness::oracle::Oracle;
+use crate::harness::random::Random;
+
+const GIVE_BACK: &str = include_str!("../../src/store/redis/give_back.lua");
+const WINDOW_MS: u64 = 1_000;
+
+#[test]
+fn a_reservation_given_back_leaves_no_trace() {
+    let mut random = Random::new(3);
+    let mut lua = InRedis::start();
+    let script = redis::Script::new(GIVE_BACK);
+    let mut now_us = START_US;
+    for round in 0..150 {
+        let mut oracle = Oracle::default();
+        let mut reserved = None;
+        let steps = random.within(1, 12);
+        let reservation = random.within(1, steps);
+        for step in 1..=steps {
+            now_us += random.pick(&[0, 1, 1_000, 300_000]);
+            let hits = i64::try_from(random.within(1, 5)).unwrap();
+            let wanted = want("reserved", 1_000, WINDOW_MS, hits);
+            assert!(lua.ask(now_us, &[wanted])[0].allowed);
+            if step == reservation {
+                reserved = Some((now_us, wanted));
+            } else {
+                oracle.ask(now_us, &[wanted]);
+            }
+        }
+        let (since_us, wanted) = reserved.unwrap();
+        let mut call = script.prepare_invoke();
+        call.key(wanted.store_key()).arg(since_us).arg(wanted.hits).arg(WINDOW_MS * 1000);
+        call.invoke::<()>(&mut lua.connection).unwrap();
+        // Nothing is counted any more, or it goes at some time: then keys expire by themselves.
+        for _ in 0..6 {
+            for limit in [1, 3, 10, 1_000] {
+                for hits in [0, 1] {
+                    let question = want("reserved", limit, WINDOW_MS, hits);
+                    let expected = oracle.ask(now_us, &[question])[0];
+                    let answer = lua.ask(now_us, &[question])[0];
+                    assert_eq!(answer, expected, "round {round}, {question:?}");
+                }
+            }
+            now_us += random.within(1, 400_000);
+        }
+        now_us += 2 * WINDOW_MS * 1000;
+        lua.ask(now_us, &[want("reserved", 1_000, WINDOW_MS, -1_000)]);
+    }
+}
+
+/// A hit of somebody else that came before is not taken, even if the reservation is gone.
+#[test]
+fn what_was_counted_before_stays() {
+    let mut lua = InRedis::start();
+    let script = redis::Script::new(GIVE_BACK);
+    let one = want("mine", 10, WINDOW_MS, 1);
+    lua.ask(START_US, &[one]);
+    let mut call = script.prepare_invoke();
+    call.key(one.store_key()).arg(START_US + 1).arg(5).arg(WINDOW_MS * 1000);
+    call.invoke::<()>(&mut lua.connection).unwrap();
+    let peek = want("mine", 10, WINDOW_MS, 0);
+    assert_eq!(lua.ask(START_US + 1, &[peek])[0].remaining, 9);
+    lua.command::<()>(&["DEL", &one.store_key()]);
+    let mut call = script.prepare_invoke();
+    call.key(one.store_key()).arg(START_US).arg(5).arg(WINDOW_MS * 1000);
+    call.invoke::<()>(&mut lua.connection).unwrap();
+    assert_eq!(lua.command::<u64>(&["DBSIZE"]), 0);
+}
