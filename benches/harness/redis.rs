@@ -67,19 +67,20 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// One command, and the text or the first integer of its reply.
-    pub(crate) fn call(&mut self, arguments: &[&str]) -> String {
+    pub(crate) fn call(&mut self, arguments: &[&[u8]]) -> String {
         let mut bytes = Vec::new();
         command(&mut bytes, arguments);
-        self.pipeline(&bytes, 1).pop().unwrap_or_default()
+        let reply = self.pipeline(&bytes, 1).pop().unwrap_or_default();
+        String::from_utf8_lossy(&reply).into_owned()
     }
 
     /// Many commands at once, and for each the text or the first integer of its reply.
-    pub(crate) fn pipeline(&mut self, commands: &[u8], replies: usize) -> Vec<String> {
+    pub(crate) fn pipeline(&mut self, commands: &[u8], replies: usize) -> Vec<Vec<u8>> {
         self.stream.get_mut().write_all(commands).expect("redis-server reads");
         (0..replies).map(|_| self.reply()).collect()
     }
 
-    fn reply(&mut self) -> String {
+    fn reply(&mut self) -> Vec<u8> {
         let line = self.line();
         let (kind, rest) = line.split_at(1);
         let count = || rest.parse::<usize>().unwrap_or(0);
@@ -87,11 +88,12 @@ impl Wire {
             "$" => {
                 let mut bytes = vec![0; count() + 2];
                 self.stream.read_exact(&mut bytes).expect("redis-server answers");
-                String::from_utf8_lossy(&bytes[..count()]).into_owned()
+                bytes.truncate(count());
+                bytes
             }
             "*" => (0..count()).map(|_| self.reply()).collect::<Vec<_>>().swap_remove(0),
             "-" => panic!("redis-server says {rest}"),
-            _ => rest.to_owned(),
+            _ => rest.into(),
         }
     }
 
@@ -103,9 +105,11 @@ impl Wire {
 }
 
 /// Appends a command as Redis reads it.
-pub(crate) fn command(bytes: &mut Vec<u8>, arguments: &[&str]) {
+pub(crate) fn command(bytes: &mut Vec<u8>, arguments: &[&[u8]]) {
     bytes.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
     for argument in arguments {
-        bytes.extend_from_slice(format!("${}\r\n{argument}\r\n", argument.len()).as_bytes());
+        bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        bytes.extend_from_slice(argument);
+        bytes.extend_from_slice(b"\r\n");
     }
 }

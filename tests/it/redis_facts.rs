@@ -80,7 +80,11 @@ fn calls(lua: &mut InRedis) -> u64 {
         let calls = line.split("calls=").nth(1).and_then(|rest| rest.split(',').next());
         calls.unwrap().parse().unwrap()
     };
-    let inside = |line: &&str| line.starts_with("cmdstat_z") || line.starts_with("cmdstat_pexpire");
+    let commands = ["getrange", "setrange", "append", "set", "pexpire", "del"];
+    let inside = |line: &&str| {
+        let name = line.strip_prefix("cmdstat_").and_then(|line| line.split(':').next());
+        name.is_some_and(|name| commands.contains(&name))
+    };
     stats.lines().filter(inside).map(of).sum()
 }
 
@@ -112,11 +116,21 @@ fn the_cost_of_a_call_does_not_grow_with_the_log() {
 fn a_key_of_another_type_is_an_error_and_is_left_alone() {
     let mut lua = InRedis::start();
     let (good, bad) = (want("good", 3, WINDOW_MS, 1), want("bad", 3, WINDOW_MS, 1));
-    lua.command::<()>(&["SET", &bad.store_key(), "mine"]);
+    lua.command::<()>(&["RPUSH", &bad.store_key(), "mine"]);
     let error = lua.run(START_US, 1, &[good, bad]).unwrap_err();
     assert!(error.to_string().contains("WRONGTYPE"), "{error}");
-    assert_eq!(lua.command::<String>(&["GET", &bad.store_key()]), "mine");
     assert_eq!(lua.command::<u64>(&["EXISTS", &good.store_key()]), 0, "half a request was counted");
+    lua.command::<()>(&["DEL", &bad.store_key()]);
+    // A log is text to Redis, so somebody else's text must be told from one.
+    for text in ["mine", "a text that is as long as an entry", "a text of just thirty-two bytes!"] {
+        lua.command::<()>(&["SET", &bad.store_key(), text]);
+        for asks in [&[good, bad][..], &[bad]] {
+            let error = lua.run(START_US, 1, asks).unwrap_err();
+            assert!(error.to_string().contains("WRONGTYPE"), "{text}: {error}");
+        }
+        assert_eq!(lua.command::<String>(&["GET", &bad.store_key()]), text);
+        assert_eq!(lua.command::<u64>(&["EXISTS", &good.store_key()]), 0, "half was counted");
+    }
 }
 
 #[test]

@@ -12,6 +12,10 @@ use crate::quota::sliding_log::SCRIPT;
 use crate::quota::{Mode, Verdict};
 use crate::store::StoreError;
 
+/// What the script calls ASK and REPLY.
+const ASK_BYTES: usize = 30;
+const REPLY_BYTES: usize = 32;
+
 /// The sliding log, ready to be run.
 pub(super) struct Script {
     sha: String,
@@ -55,16 +59,16 @@ impl Script {
                 reply = query(link, &self.command("EVAL", SCRIPT, checks, times)).await;
             }
         }
-        let integers = reply.map_err(|error| store_error(&error))?;
-        let odd = || StoreError::Misconfigured(format!("the script answered {integers:?}"));
-        let replies: Option<Vec<Reply>> = integers.chunks(4).map(Reply::read).collect();
+        let packed = reply.map_err(|error| store_error(&error))?;
+        let odd = || StoreError::Misconfigured(format!("the script answered {packed:?}"));
+        let replies: Option<Vec<Reply>> = packed.chunks(REPLY_BYTES).map(Reply::read).collect();
         let replies = replies.filter(|replies| replies.len() == checks.len()).ok_or_else(odd)?;
         Ok(Answer { replies })
     }
 
     fn command(&self, verb: &str, script: &str, checks: &[Check], times: usize) -> Cmd {
         let mut command =
-            Cmd::with_capacity(3 + checks.len() * 7, script.len() + checks.len() * 128);
+            Cmd::with_capacity(3 + checks.len() * 2, script.len() + checks.len() * 128);
         command.arg(verb).arg(script).arg(checks.len());
         let mut key = Vec::with_capacity(128);
         for check in checks {
@@ -73,18 +77,7 @@ impl Script {
             command.arg(&key[..]);
         }
         for check in checks {
-            let mode = match check.mode {
-                Mode::Enforce => 0,
-                Mode::Shadow => 1,
-                Mode::Quota => 2,
-            };
-            command
-                .arg(check.limit.max_requests())
-                .arg(check.limit.window_us())
-                .arg(check.hits)
-                .arg(times)
-                .arg(mode)
-                .arg(u8::from(check.count_denied));
+            command.arg(&packed(check, times)[..]);
         }
         command
     }
@@ -117,13 +110,14 @@ impl Answer {
 }
 
 impl Reply {
-    fn read(integers: &[i64]) -> Option<Self> {
-        let &[granted, remaining, retry_us, reset_us] = integers else { return None };
+    fn read(packed: &[u8]) -> Option<Self> {
+        let mut integers = packed.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());
+        let mut next = || integers.next().map(i64::from_be_bytes);
         Some(Self {
-            granted: usize::try_from(granted).ok()?,
-            remaining: u64::try_from(remaining).ok()?,
-            retry_us,
-            reset_us: u64::try_from(reset_us).ok()?,
+            granted: usize::try_from(next()?).ok()?,
+            remaining: u64::try_from(next()?).ok()?,
+            retry_us: next()?,
+            reset_us: u64::try_from(next()?).ok()?,
         })
     }
 
@@ -139,11 +133,27 @@ impl Reply {
     }
 }
 
-async fn query(link: &mut Link, command: &Cmd) -> RedisResult<Vec<i64>> {
+/// An ask as the script unpacks it.
+fn packed(check: &Check, times: usize) -> [u8; ASK_BYTES] {
+    let mode = match check.mode {
+        Mode::Enforce => 0,
+        Mode::Shadow => 1,
+        Mode::Quota => 2,
+    };
+    let mut packed = [0; ASK_BYTES];
+    packed[..8].copy_from_slice(&check.limit.max_requests().to_be_bytes());
+    packed[8..16].copy_from_slice(&check.limit.window_us().to_be_bytes());
+    packed[16..24].copy_from_slice(&check.hits.to_be_bytes());
+    packed[24..28].copy_from_slice(&u32::try_from(times).unwrap_or(u32::MAX).to_be_bytes());
+    packed[28..].copy_from_slice(&[mode, u8::from(check.count_denied)]);
+    packed
+}
+
+async fn query(link: &mut Link, command: &Cmd) -> RedisResult<Vec<u8>> {
     let reply: Value = command.query_async(&mut link.connection).await?;
     redis::from_redis_value(reply).map_err(RedisError::from)
 }
 
-fn is_missing(reply: &RedisResult<Vec<i64>>) -> bool {
+fn is_missing(reply: &RedisResult<Vec<u8>>) -> bool {
     reply.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT"))
 }

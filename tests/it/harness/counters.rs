@@ -12,6 +12,9 @@ use super::redis::Redis;
 /// When tests begin: 2026-01-01, in µs since 1970, with an odd microsecond.
 pub(crate) const START_US: u64 = 1_767_225_600_000_007;
 
+/// What one entry of a log takes in Redis.
+const ENTRY_BYTES: usize = 32;
+
 /// One check on a named counter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
@@ -130,10 +133,17 @@ impl InRedis {
                 Mode::Quota => 2,
             };
             call.key(one.store_key());
-            call.arg(one.limit.max_requests()).arg(one.limit.window_us()).arg(one.hits);
-            call.arg(times).arg(mode).arg(u8::from(one.count_denied));
+            let mut ask = one.limit.max_requests().to_be_bytes().to_vec();
+            ask.extend(one.limit.window_us().to_be_bytes());
+            ask.extend(one.hits.to_be_bytes());
+            ask.extend(u32::try_from(times).unwrap().to_be_bytes());
+            ask.extend([mode, u8::from(one.count_denied)]);
+            call.arg(ask);
         }
-        let numbers: Vec<i64> = call.invoke(&mut self.connection)?;
+        let packed: Vec<u8> = call.invoke(&mut self.connection)?;
+        let numbers =
+            packed.chunks_exact(8).map(|part| i64::from_be_bytes(part.try_into().unwrap()));
+        let numbers = numbers.collect::<Vec<_>>();
         assert_eq!(numbers.len(), 4 * wanted.len());
         Ok(numbers
             .chunks(4)
@@ -165,7 +175,7 @@ impl Counters for InRedis {
     }
 
     fn entries(&mut self, wanted: &Wanted) -> usize {
-        self.command(&["ZCARD", &wanted.store_key()])
+        self.command::<usize>(&["STRLEN", &wanted.store_key()]) / ENTRY_BYTES
     }
 }
 
