@@ -4,6 +4,7 @@
 mod check;
 mod explain;
 mod healthcheck;
+mod load;
 mod serve;
 mod validate;
 
@@ -26,6 +27,7 @@ Examples:
   chronosdb check --domain edge remote_address=10.0.0.1
   chronosdb validate config/rules               every error of every file, for CI
   chronosdb explain edge api_key=free,user_id=bob
+  chronosdb load --rate 5000                    how a running server answers under load
 
 Settings come from the file, then from variables such as CHRONOSDB_STORE__REDIS__URL, then from flags.
 `chronosdb serve --print-config` shows them all.
@@ -51,6 +53,8 @@ enum Command {
     Validate(validate::Arguments),
     /// Show which rule a descriptor matches, and why
     Explain(explain::Arguments),
+    /// Ask a running server very often, and show how it answers
+    Load(load::Arguments),
     /// Ask a running server whether it is ready (for probes)
     Healthcheck(healthcheck::Arguments),
 }
@@ -71,6 +75,7 @@ pub fn run() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Validate(arguments) => validate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
         Command::Healthcheck(arguments) => healthcheck::run(&arguments),
     };
     match result {

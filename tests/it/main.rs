@@ -5,6 +5,7 @@ mod cases;
 mod fleet;
 mod harness;
 mod laws;
+mod load;
 mod redis_facts;
 mod rules;
 mod serving;
