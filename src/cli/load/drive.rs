@@ -9,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use hdrhistogram::Histogram;
 
 use super::PLACE;
-use super::pace::{self, Pace};
+use super::pace;
 use crate::api::client::{Client, Question, Unanswered};
 use crate::check::Entry;
 
@@ -22,6 +22,15 @@ pub(super) struct Plan {
     pub(super) pace: Pace,
     pub(super) duration: Duration,
     pub(super) timeout: Duration,
+}
+
+/// How often to ask.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Pace {
+    /// An open loop: evenly, whatever the answers do.
+    PerSecond(f64),
+    /// A closed loop: so many under way at all times.
+    InFlight(u32),
 }
 
 /// How far all threads are.
@@ -195,5 +204,18 @@ mod tests {
         let mut seen = [0; 10];
         (0..10_000).for_each(|_| seen[usize::try_from(random.below(10)).unwrap()] += 1);
         assert!(seen.iter().all(|count| (800..1200).contains(count)), "{seen:?}");
+    }
+
+    #[test]
+    fn moments_are_even_and_none_comes_early() {
+        let mut moments = pace::evenly(2_000.0, Duration::from_millis(100));
+        let first = moments.blocking_recv().unwrap();
+        let mut count = 1;
+        while let Some(moment) = moments.blocking_recv() {
+            assert_eq!(moment - first, Duration::from_secs_f64(f64::from(count) / 2_000.0));
+            assert!(Instant::now() >= moment);
+            count += 1;
+        }
+        assert_eq!(count, 200);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use self::drive::{Plan, Progress};
+use self::drive::{Pace, Plan, Progress};
 use self::report::Report;
 use super::Failure;
 use crate::api::client::Question;
@@ -168,8 +168,8 @@ impl Arguments {
             keys: self.keys,
             connections: part(self.connections, index),
             pace: match self.in_flight {
-                Some(in_flight) => pace::Pace::InFlight(part(in_flight, index)),
-                None => pace::Pace::PerSecond(f64::from(self.rate) / f64::from(threads)),
+                Some(in_flight) => Pace::InFlight(part(in_flight, index)),
+                None => Pace::PerSecond(f64::from(self.rate) / f64::from(threads)),
             },
             duration: self.duration,
             timeout: self.timeout,

@@ -5,15 +5,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-/// How often to ask.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Pace {
-    /// An open loop: evenly, whatever the answers do.
-    PerSecond(f64),
-    /// A closed loop: so many under way at all times.
-    InFlight(u32),
-}
-
 /// The moments at which questions are due, evenly spread over a duration, each when it comes.
 /// Ends early when nobody listens.
 pub(super) fn evenly(per_second: f64, duration: Duration) -> mpsc::UnboundedReceiver<Instant> {
@@ -30,22 +21,4 @@ pub(super) fn evenly(per_second: f64, duration: Duration) -> mpsc::UnboundedRece
         }
     });
     moments
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_are_even_and_none_comes_early() {
-        let mut moments = evenly(2_000.0, Duration::from_millis(100));
-        let first = moments.blocking_recv().unwrap();
-        let mut count = 1;
-        while let Some(moment) = moments.blocking_recv() {
-            assert_eq!(moment - first, Duration::from_secs_f64(f64::from(count) / 2_000.0));
-            assert!(Instant::now() >= moment);
-            count += 1;
-        }
-        assert_eq!(count, 200);
-    }
 }
