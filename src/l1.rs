@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mini_moka::sync::Cache;
+use quick_cache::UnitWeighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -34,7 +35,7 @@ impl Default for Settings {
 
 /// The refusals that are still true.
 pub struct L1 {
-    refusals: Option<Cache<(QuotaKey, u64), Refusal, ahash::RandomState>>,
+    refusals: Option<Cache<(QuotaKey, u64), Refusal, UnitWeighter, ahash::RandomState>>,
     max_ttl: Duration,
     /// Grows with each refund: a refusal asked for before one is not remembered after it.
     refunds: AtomicU64,
@@ -62,10 +63,9 @@ impl L1 {
     /// Empty.
     pub fn new(settings: &Settings, metrics: Arc<Metrics>) -> Self {
         let refusals = settings.enabled.then(|| {
-            Cache::builder()
-                .max_capacity(settings.max_entries)
-                .time_to_live(settings.max_ttl)
-                .build_with_hasher(ahash::RandomState::new())
+            let most = usize::try_from(settings.max_entries).unwrap_or(usize::MAX);
+            let (hasher, lifecycle) = (ahash::RandomState::new(), DefaultLifecycle::default());
+            Cache::with(most.min(1024), settings.max_entries, UnitWeighter, hasher, lifecycle)
         });
         Self { refusals, max_ttl: settings.max_ttl, refunds: AtomicU64::new(0), metrics }
     }
@@ -104,7 +104,7 @@ impl L1 {
         let Some(refusals) = &self.refusals else { return };
         if check.hits < 0 {
             self.refunds.fetch_add(1, Ordering::AcqRel);
-            refusals.invalidate(&(check.key.clone(), check.limit.window_ms()));
+            refusals.remove(&(check.key.clone(), check.limit.window_ms()));
             return;
         }
         // With something left, others may take it and the answer would change.
@@ -127,7 +127,7 @@ impl L1 {
             retry_at: asked.at + retry_after,
         };
         refusals.insert((check.key.clone(), check.limit.window_ms()), refusal);
-        self.metrics.l1_entries.set(i64::try_from(refusals.entry_count()).unwrap_or(i64::MAX));
+        self.metrics.l1_entries.set(i64::try_from(refusals.len()).unwrap_or(i64::MAX));
     }
 }
 

@@ -23,9 +23,9 @@ pub mod validate;
 pub mod watch;
 mod yaml;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use ahash::AHashMap;
 use serde::Serialize;
 
 use self::compile::Node;
@@ -41,7 +41,7 @@ use crate::quota::Limit;
 /// Everything loaded, ready to be matched. Never changed: a reload makes a new one.
 #[derive(Default)]
 pub struct RuleSet {
-    domains: HashMap<Box<str>, Arc<Domain>>,
+    domains: AHashMap<Box<str>, Arc<Domain>>,
     problems: Vec<Diagnostic>,
     version: String,
     kept: Vec<Box<str>>,
