@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
 
 use crate::quota::Limit;
 pub use crate::quota::Mode;
@@ -83,22 +84,25 @@ pub struct Check {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct QuotaKey(Arc<[u8]>);
 
+/// A key in the making: on the stack, unless it is unusually long.
+type Key = SmallVec<[u8; 192]>;
+
 /// A part that encodes to more bytes than this is replaced by its hash.
 const MAX_PART_BYTES: usize = 128;
 
 impl QuotaKey {
     /// The quota of `user_id` under `api_key`: what `CheckQuota` names.
     pub fn of_identity(api_key: &[u8], user_id: &[u8]) -> Self {
-        let mut key = Vec::with_capacity(api_key.len() + user_id.len() + 1);
+        let mut key = Key::new();
         push_part(&mut key, api_key);
         key.push(b':');
         push_part(&mut key, user_id);
-        Self(key.into())
+        Self(key[..].into())
     }
 
     /// The quota of a descriptor: its domain and its full path.
     pub fn of_path<'a>(domain: &str, entries: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Self {
-        let mut key = Vec::with_capacity(64);
+        let mut key = Key::new();
         push_part(&mut key, domain.as_bytes());
         let path_start = key.len();
         for (name, value) in entries {
@@ -116,7 +120,7 @@ impl QuotaKey {
             // A third part keeps a hashed path apart from a hashed user of an identity.
             key.push(b':');
         }
-        Self(key.into())
+        Self(key[..].into())
     }
 
     /// The rendered key, without prefix and window.
@@ -144,14 +148,16 @@ impl fmt::Debug for QuotaKey {
 }
 
 /// Appends one part, percent-encoded, or its hash when it is long.
-fn push_part(key: &mut Vec<u8>, part: &[u8]) {
+fn push_part(key: &mut Key, part: &[u8]) {
     let start = key.len();
     if part.len() <= MAX_PART_BYTES {
+        // A leading `~` marks a hash, so a literal one is escaped.
+        if part.first() != Some(&b'~') && !part.iter().any(|&byte| is_reserved(byte)) {
+            key.extend_from_slice(part);
+            return;
+        }
         for (index, &byte) in part.iter().enumerate() {
-            // A leading `~` marks a hash, so a literal one is escaped.
-            let reserved =
-                matches!(byte, b'%' | b':' | b'{' | b'}') || (index == 0 && byte == b'~');
-            if reserved || byte <= b' ' || byte == 0x7f {
+            if is_reserved(byte) || (index == 0 && byte == b'~') {
                 key.push(b'%');
                 push_hex(key, &[byte]);
             } else {
@@ -166,7 +172,11 @@ fn push_part(key: &mut Vec<u8>, part: &[u8]) {
     }
 }
 
-fn push_hex(key: &mut Vec<u8>, bytes: &[u8]) {
+fn is_reserved(byte: u8) -> bool {
+    byte <= b' ' || matches!(byte, b'%' | b':' | b'{' | b'}' | 0x7f)
+}
+
+fn push_hex(key: &mut Key, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for byte in bytes {
         key.push(DIGITS[usize::from(byte >> 4)]);

@@ -1,10 +1,10 @@
 //! Every metric of the service: name, help and labels, in one place.
 //! Label values that come from callers are capped; nothing here decides.
 
-use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use ahash::AHashMap;
 use prometheus::{
     Encoder as _, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter,
     IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -23,8 +23,8 @@ const LATENCY_BUCKETS_MS: [f64; 16] =
 /// All metrics, and the registry that renders them.
 pub struct Metrics {
     registry: Registry,
-    by_api_key: Capped<ApiKeyStats>,
-    by_rule: Capped<RuleStats>,
+    by_api_key: Capped<Arc<ApiKeyStats>>,
+    by_rule: Capped<Arc<RuleStats>>,
     /// How long a call took, by method, in ms.
     pub grpc_latency_ms: HistogramVec,
     /// How long Redis took to answer, in ms.
@@ -146,9 +146,11 @@ impl Metrics {
 
         let allowed = counters("requests_allowed_total", "Requests that passed.", &["api_key"]);
         let denied = counters("requests_denied_total", "Requests that were refused.", &["api_key"]);
-        let by_api_key = Capped::new(move |labels: &[&str]| ApiKeyStats {
-            allowed: allowed.with_label_values(labels),
-            denied: denied.with_label_values(labels),
+        let by_api_key = Capped::new(move |labels: &[&str]| {
+            Arc::new(ApiKeyStats {
+                allowed: allowed.with_label_values(labels),
+                denied: denied.with_label_values(labels),
+            })
         });
         let decisions = counters(
             "chronosdb_decisions_total",
@@ -162,13 +164,13 @@ impl Metrics {
         );
         let by_rule = Capped::new(move |labels: &[&str]| {
             let outcome = |name| decisions.with_label_values(&[labels[0], labels[1], name]);
-            RuleStats {
+            Arc::new(RuleStats {
                 allowed: outcome("allowed"),
                 refused: outcome("refused"),
                 shadow: outcome("shadow"),
                 blocked: outcome("blocked"),
                 near_limit: near.with_label_values(labels),
-            }
+            })
         });
         let metrics = Self {
             by_api_key,
@@ -321,12 +323,12 @@ impl Metrics {
     }
 
     /// The counters of an API key; beyond the cap, those of `other`.
-    pub fn api_key(&self, api_key: &str) -> ApiKeyStats {
+    pub fn api_key(&self, api_key: &str) -> Arc<ApiKeyStats> {
         self.by_api_key.child(&[api_key])
     }
 
     /// The counters of a rule; beyond the cap, those of rule `other` in its domain.
-    pub fn rule(&self, domain: &str, rule: &str) -> RuleStats {
+    pub fn rule(&self, domain: &str, rule: &str) -> Arc<RuleStats> {
         self.by_rule.child(&[domain, rule])
     }
 
@@ -359,7 +361,7 @@ type Make<C> = Box<dyn Fn(&[&str]) -> C + Send + Sync>;
 
 /// Children by label values, at most [`MAX_LABEL_VALUES`]; the last label of the rest is `other`.
 struct Capped<C> {
-    children: RwLock<HashMap<String, C>>,
+    children: RwLock<AHashMap<String, C>>,
     make: Make<C>,
 }
 

@@ -4,13 +4,14 @@ use std::error::Error;
 use std::time::Duration;
 
 use envoy_types::pb::google::protobuf::UInt64Value;
+use tonic::Code as Status;
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::pb::chronosdb::v1::CheckQuotaRequest;
 use super::pb::chronosdb::v1::rate_limiter_client::RateLimiterClient;
+use super::pb::chronosdb::v1::{CheckQuotaRequest, CheckQuotaResponse};
 use super::pb::envoy::extensions::common::ratelimit::v3::{
     RateLimitDescriptor, rate_limit_descriptor,
 };
@@ -70,6 +71,18 @@ pub struct Answer {
     pub limit: String,
 }
 
+/// A call without an answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{target}: {status:?}: {message}")]
+pub struct Unanswered {
+    /// Who was asked.
+    pub target: String,
+    /// What kind of failure it is.
+    pub status: Status,
+    /// What the server, or the connection, said.
+    pub message: String,
+}
+
 impl Client {
     /// Connects to `address:port`, `unix:path`, `http://…` or `https://…`.
     ///
@@ -124,10 +137,7 @@ impl Client {
                 let hits = Some(hits);
                 let request =
                     CheckQuotaRequest { user_id, api_key, max_requests, window_seconds, hits };
-                let mut client = RateLimiterClient::new(self.channel.clone());
-                let answer =
-                    client.check_quota(request).await.map_err(|status| self.failed(&status))?;
-                let answer = answer.into_inner();
+                let answer = self.check_quota(request).await.map_err(|error| error.to_string())?;
                 let wait = u64::try_from(answer.retry_after_ms).ok().map(Duration::from_millis);
                 Ok(Answer {
                     allowed: answer.allowed,
@@ -137,22 +147,60 @@ impl Client {
                 })
             }
             Question::Descriptors { domain, descriptors, hits } => {
-                let hits_addend = Some(UInt64Value { value: u64::from(hits) });
-                let descriptor = |entries: Vec<Entry>| RateLimitDescriptor {
-                    entries: entries
-                        .into_iter()
-                        .map(|Entry { key, value }| rate_limit_descriptor::Entry { key, value })
-                        .collect(),
-                    hits_addend,
-                    ..Default::default()
-                };
-                let descriptors = descriptors.into_iter().map(descriptor).collect();
-                let request = RateLimitRequest { domain, descriptors, hits_addend: 0 };
-                let mut client = RateLimitServiceClient::new(self.channel.clone());
-                let answer = client.should_rate_limit(request).await;
-                Ok(read(&answer.map_err(|status| self.failed(&status))?.into_inner()))
+                let answer = self.should_rate_limit(domain, descriptors, hits).await;
+                Ok(read(&answer.map_err(|error| error.to_string())?))
             }
         }
+    }
+
+    /// Asks once, and only whether it passes: for those who ask very often.
+    ///
+    /// # Errors
+    /// The server's status.
+    pub async fn passes(&self, question: Question) -> Result<bool, Unanswered> {
+        match question {
+            Question::Quota { user_id, api_key, max_requests, window_seconds, hits } => {
+                let hits = Some(hits);
+                let request =
+                    CheckQuotaRequest { user_id, api_key, max_requests, window_seconds, hits };
+                Ok(self.check_quota(request).await?.allowed)
+            }
+            Question::Descriptors { domain, descriptors, hits } => {
+                let answer = self.should_rate_limit(domain, descriptors, hits).await?;
+                Ok(answer.overall_code() != Code::OverLimit)
+            }
+        }
+    }
+
+    async fn check_quota(
+        &self,
+        request: CheckQuotaRequest,
+    ) -> Result<CheckQuotaResponse, Unanswered> {
+        let mut client = RateLimiterClient::new(self.channel.clone());
+        let answer = client.check_quota(request).await;
+        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
+    }
+
+    async fn should_rate_limit(
+        &self,
+        domain: String,
+        descriptors: Vec<Vec<Entry>>,
+        hits: u32,
+    ) -> Result<RateLimitResponse, Unanswered> {
+        let hits_addend = Some(UInt64Value { value: u64::from(hits) });
+        let descriptor = |entries: Vec<Entry>| RateLimitDescriptor {
+            entries: entries
+                .into_iter()
+                .map(|Entry { key, value }| rate_limit_descriptor::Entry { key, value })
+                .collect(),
+            hits_addend,
+            ..Default::default()
+        };
+        let descriptors = descriptors.into_iter().map(descriptor).collect();
+        let request = RateLimitRequest { domain, descriptors, hits_addend: 0 };
+        let mut client = RateLimitServiceClient::new(self.channel.clone());
+        let answer = client.should_rate_limit(request).await;
+        Ok(answer.map_err(|status| self.failed(&status))?.into_inner())
     }
 
     /// Whether a service says that it serves; empty: the whole server.
@@ -162,11 +210,11 @@ impl Client {
     pub async fn is_serving(&mut self, service: &str) -> Result<bool, String> {
         let request = HealthCheckRequest { service: service.to_owned() };
         let answer = HealthClient::new(self.channel.clone()).check(request).await;
-        let answer = answer.map_err(|status| self.failed(&status))?;
+        let answer = answer.map_err(|status| self.failed(&status).to_string())?;
         Ok(answer.into_inner().status() == ServingStatus::Serving)
     }
 
-    fn failed(&self, status: &tonic::Status) -> String {
+    fn failed(&self, status: &tonic::Status) -> Unanswered {
         let causes = causes(status.message().to_owned(), status.source());
         // Under TLS 1.3 a client learns only so that its certificate was refused.
         let hint = if self.is_tls && status.source().is_some() {
@@ -174,7 +222,8 @@ impl Client {
         } else {
             ""
         };
-        format!("{}: {:?}: {causes}{hint}", self.target, status.code())
+        let (target, message) = (self.target.clone(), format!("{causes}{hint}"));
+        Unanswered { target, status: status.code(), message }
     }
 }
 

@@ -7,6 +7,15 @@ use crate::api::keys::Entry;
 
 #[derive(clap::Args)]
 #[group(skip)]
+#[command(
+    long_about = "\
+Make entries for the file of API keys that the ext_authz door lets in (api_keys.path).
+
+The file has a name and a hash for each key; the key itself is not stored anywhere.",
+    after_help = "\
+Examples:
+  chronosdb key hash --name ann                 type or pipe the key in, and get its entry"
+)]
 pub(super) struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -6,6 +6,7 @@ mod completions;
 mod explain;
 mod healthcheck;
 mod key;
+mod load;
 mod serve;
 mod tls;
 mod validate;
@@ -40,6 +41,7 @@ Examples:
   chronosdb explain edge api_key=free,user_id=bob
   chronosdb completions bash                    what <TAB> needs to know
   chronosdb key hash --name ann                 an entry for the file of API keys; reads the key from stdin
+  chronosdb load --rate 5000                    how a running server answers under load
 
 Settings come from the file, then from variables such as CHRONOSDB_STORE__REDIS__URL, then from flags.
 `chronosdb serve --print-config` shows them all.
@@ -67,6 +69,8 @@ enum Command {
     Validate(validate::Arguments),
     #[command(about = "Show which rule a descriptor matches, and why")]
     Explain(explain::Arguments),
+    #[command(about = "Ask a running server very often, and show how it answers")]
+    Load(load::Arguments),
     #[command(about = "Ask a running server whether it is ready (for probes)")]
     Healthcheck(healthcheck::Arguments),
     #[command(about = "Write what a shell needs to complete commands and flags")]
@@ -91,6 +95,7 @@ pub fn run() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::Validate(arguments) => validate::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Load(arguments) => load::run(&arguments),
         Command::Healthcheck(arguments) => healthcheck::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Key(arguments) => key::run(&arguments),

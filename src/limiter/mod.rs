@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use futures_util::future::try_join_all;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 pub use self::decision::{Decision, Source, Status};
@@ -52,21 +53,14 @@ pub struct Shared {
     pub fallback: Fallback,
     shadow_mode: bool,
     strangers: Strangers,
-    native: RuleStats,
-    nobody: ApiKeyStats,
+    native: Arc<RuleStats>,
+    nobody: Arc<ApiKeyStats>,
 }
 
 /// The one path from a question to an answer.
 pub struct Limiter {
     shared: Arc<Shared>,
     store: AnyStore,
-}
-
-/// A check, and what is needed to report on it.
-struct Question {
-    check: Check,
-    rule: Option<Arc<Rule>>,
-    on_store_error: Option<OnStoreError>,
 }
 
 impl Shared {
@@ -143,38 +137,37 @@ impl Limiter {
         let step = Step::start("match");
         let mut matches = domain.matches(request, &self.shared.privacy);
         drop(step);
-        let mut statuses: Vec<Option<Status>> = Vec::with_capacity(matches.len());
-        let mut questions = Vec::with_capacity(matches.len());
-        for (matched, descriptor) in matches.iter().zip(&request.descriptors) {
-            let status = match matched {
-                None => Some(Status::unlimited(None)),
-                Some(Match { rule, ceiling: Ceiling::Unlimited, .. }) => {
-                    Some(Status::unlimited(Some(Arc::clone(rule))))
-                }
-                Some(Match { rule, ceiling: Ceiling::Limit(limit), key, .. }) => {
-                    let (key, limit) = (key.clone(), *limit);
-                    let Rule { mode, count_denied, on_store_error, .. } = **rule;
-                    let check = Check { key, limit, hits: descriptor.hits, mode, count_denied };
-                    questions.push(Question {
-                        check,
-                        rule: Some(Arc::clone(rule)),
-                        on_store_error,
-                    });
-                    None
-                }
+        let mut statuses = Vec::with_capacity(matches.len());
+        let mut asked: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut checks: SmallVec<[Check; 2]> = SmallVec::new();
+        for (index, matched) in matches.iter().enumerate() {
+            let Some(Match { rule, ceiling, key, .. }) = matched else {
+                statuses.push(Status::unlimited(None));
+                continue;
             };
+            let mut status = Status::unlimited(Some(Arc::clone(rule)));
+            if let Ceiling::Limit(limit) = *ceiling {
+                let Rule { mode, count_denied, .. } = **rule;
+                (status.limit, status.mode) = (Some(limit), mode);
+                let hits = request.descriptors[index].hits;
+                checks.push(Check { key: key.clone(), limit, hits, mode, count_denied });
+                asked.push(index);
+            }
             statuses.push(status);
         }
-        let mut answers = match domain.charge {
-            Charge::Together => self.ask(questions, deadline).await?,
+        let policy = |check: usize| matches[asked[check]].as_ref()?.rule.on_store_error;
+        let answers = match domain.charge {
+            Charge::Together => self.ask(&checks, policy, deadline).await?,
             Charge::Independent => {
-                let alone = |question| self.ask(vec![question], deadline);
-                try_join_all(questions.into_iter().map(alone)).await?.concat()
+                let alone =
+                    |index| self.ask(&checks[index..=index], move |_| policy(index), deadline);
+                try_join_all((0..checks.len()).map(alone)).await?.concat()
             }
+        };
+        for (index, (verdict, source)) in asked.iter().zip(answers) {
+            (statuses[*index].verdict, statuses[*index].source) = (verdict, source);
         }
-        .into_iter();
-        let statuses = statuses.into_iter().filter_map(|known| known.or_else(|| answers.next()));
-        let mut decision = Decision::of(statuses.collect());
+        let mut decision = Decision::of(statuses);
         if self.shared.shadow_mode {
             decision.pass_in_shadow();
         }
@@ -202,8 +195,12 @@ impl Limiter {
             mode: Mode::Enforce,
             count_denied: false,
         };
-        let question = Question { check, rule: None, on_store_error: None };
-        let statuses = self.ask(vec![question], deadline).await?;
+        let answers = self.ask(&[check], |_| None, deadline).await?;
+        let status = |(verdict, source)| {
+            let limit = Some(quota.limit);
+            Status { limit, verdict, source, ..Status::unlimited(None) }
+        };
+        let statuses = answers.into_iter().map(status).collect();
         let decision = match quota.hits {
             0 => Decision::of_next_hit(statuses),
             _ => Decision::of(statuses),
@@ -217,51 +214,39 @@ impl Limiter {
         Ok(decision)
     }
 
-    /// Answers questions that are decided together, in order.
+    /// Answers checks that are decided together, in order; `policy` is who answers each of them
+    /// when the store cannot.
     async fn ask(
         &self,
-        questions: Vec<Question>,
+        checks: &[Check],
+        policy: impl Fn(usize) -> Option<OnStoreError>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Status>, Undecided> {
-        if questions.is_empty() {
+    ) -> Result<Vec<(Verdict, Source)>, Undecided> {
+        if checks.is_empty() {
             return Ok(Vec::new());
         }
         let l1 = &self.shared.l1;
         let now = Instant::now();
         let asked = l1.asking(now);
-        let known = |question: &Question| known_refusal(l1, &question.check, now);
         let step = Step::start("l1");
-        let known: Option<Vec<_>> = questions.iter().map(known).collect();
+        let known = checks.iter().map(|check| known_refusal(l1, check, now));
+        let known = known.collect::<Option<_>>();
         drop(step);
-        let answers = match known {
-            Some(known) => known,
-            None => {
-                let checks: Vec<Check> =
-                    questions.iter().map(|question| question.check.clone()).collect();
-                match self.acquire(&checks, deadline).await {
-                    Ok(verdicts) => {
-                        for (check, verdict) in checks.iter().zip(&verdicts) {
-                            l1.remember(check, verdict, asked);
-                        }
-                        verdicts.into_iter().map(|verdict| (verdict, Source::Store)).collect()
-                    }
-                    Err(error) => {
-                        let policies: Vec<_> =
-                            questions.iter().map(|question| question.on_store_error).collect();
-                        self.shared.fallback.answer(&checks, &policies, error).await?
-                    }
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        match self.acquire(checks, deadline).await {
+            Ok(verdicts) => {
+                for (check, verdict) in checks.iter().zip(&verdicts) {
+                    l1.remember(check, verdict, asked);
                 }
+                Ok(verdicts.into_iter().map(|verdict| (verdict, Source::Store)).collect())
             }
-        };
-        let status = |(question, (verdict, source)): (Question, (Verdict, Source))| Status {
-            rule: question.rule,
-            limit: Some(question.check.limit),
-            mode: question.check.mode,
-            verdict,
-            refuses: false,
-            source,
-        };
-        Ok(questions.into_iter().zip(answers).map(status).collect())
+            Err(error) => {
+                let policies: Vec<_> = (0..checks.len()).map(policy).collect();
+                self.shared.fallback.answer(checks, &policies, error).await
+            }
+        }
     }
 
     async fn acquire(
@@ -283,7 +268,7 @@ impl Limiter {
         decision: &Decision,
         matches: &mut [Option<Match>],
         domain: &str,
-        caller: Option<&ApiKeyStats>,
+        caller: Option<&Arc<ApiKeyStats>>,
     ) {
         let mut whose = None;
         for (status, matched) in decision.statuses.iter().zip(matches) {

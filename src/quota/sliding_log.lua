@@ -3,51 +3,59 @@
 --          before and after the entry since the log began; when the oldest live entry was made,
 --          and the hits before it, as known when this one was written. So the newest member alone
 --          tells the hits in the window, for as long as nothing has left it.
--- ARGV     six for each ask: limit, window (µs), hits (0 peeks, negative gives back),
---          times (equal asks in one, only when alone), mode (0 enforce, 1 shadow, 2 quota),
---          count_denied (0, 1)
--- reply    four for each ask: granted (of times), remaining, retry (µs; 0 none refused, -1 never),
---          reset (µs until the oldest counted hit leaves)
+-- ARGV[i]  packed as ASK: limit, window (µs), hits (0 peeks, negative gives back), times (equal asks
+--          in one, only when alone), mode (0 enforce, 1 shadow, 2 quota), count_denied (0, 1)
+-- reply    for each ask, packed as REPLY: granted (of times), remaining, retry (µs; 0 none refused,
+--          -1 never), reset (µs until the oldest counted hit leaves)
 -- Nothing is written before everything is decided, and nothing is removed before something is
 -- added: Redis refuses the first write of a script when it is out of memory, but not a later one.
-local call, pack, unpack_entry, floor = redis.call, struct.pack, struct.unpack, math.floor
+local call, pack, unpack, floor = redis.call, struct.pack, struct.unpack, math.floor
 local MAX_ENTRIES, COMPACT_AT, MAX_HITS = 1024, 1056, 9007199254740991
-local ENTRY = '>I7I7I7I7I7'
+local ENTRY, ASK, REPLY = '>I7I7I7I7I7', '>i8i8i8I4BB', '>i8i8i8i8'
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- The usual case, at a fraction of the general one's cost: one key, hits to take, few entries.
-if #KEYS == 1 and ARGV[6] == '0' then
-  local key, limit, window = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
-  local hits, times = tonumber(ARGV[3]), tonumber(ARGV[4])
-  local at, _, after, oldest_at, before = now - window, 0, 0, now, 0
-  local newest = call('ZRANGE', key, -1, -1)[1]
-  if newest then at, _, after, oldest_at, before = unpack_entry(ENTRY, newest) end
-  local empty, cutoff = at <= now - window, now - window
-  if empty then after, oldest_at, before = 0, now, 0 end
-  local left = oldest_at <= cutoff
-  if left then
-    local oldest = call('ZRANGEBYSCORE', key, cutoff + 1, '+inf', 'LIMIT', 0, 1)[1]
-    oldest_at, before = unpack_entry(ENTRY, oldest)
+-- The usual case, at a fraction of the general one's cost: one key, hits to take, no step back of
+-- the clock. Not even a function is made before it.
+if #KEYS == 1 then
+  local key, limit, window, hits, times, _, count_denied = KEYS[1], unpack(ASK, ARGV[1])
+  local newest, cutoff = call('ZRANGE', key, -1, -1)[1], now - window
+  local at, merged_before, after, oldest_at, before = 0, 0, 0, now, 0
+  if newest then at, merged_before, after, oldest_at, before = unpack(ENTRY, newest) end
+  local is_empty, has_left = at <= cutoff, false
+  if is_empty then
+    after, oldest_at, before = 0, now, 0
+  elseif oldest_at <= cutoff then
+    has_left = true
+    oldest_at, before = unpack(ENTRY, call('ZRANGEBYSCORE', key, cutoff + 1, '+inf', 'LIMIT', 0, 1)[1])
   end
   local used = after - before
-  local granted = floor((limit - used) / hits)
-  if granted > times then granted = times elseif granted < 0 then granted = 0 end
-  local total = used + granted * hits
-  local usual = hits > 0 and at <= now and total <= MAX_ENTRIES and after + hits * granted <= MAX_HITS
-  if usual and (granted == times or hits > limit or total + hits - limit == 1) then
+  local granted = (limit - used) / hits
+  granted = granted >= times and times or granted < 1 and 0 or floor(granted)
+  local total, live, merge = used + granted * hits, 0, false
+  local is_usual = hits > 0 and count_denied == 0 and at <= now and before + total <= MAX_HITS
+    and (granted == times or hits > limit or hits - (limit - total) == 1)
+  if is_usual and granted > 0 and total > MAX_ENTRIES then
+    -- What has left the window does not count, or it would make live entries merge early.
+    live = has_left and call('ZCOUNT', key, cutoff + 1, '+inf') or call('ZCARD', key)
+    local slice = window / MAX_ENTRIES
+    merge = live >= MAX_ENTRIES and now - at + math.fmod(at, slice) < slice
+  end
+  if is_usual and (merge or live < COMPACT_AT) then
     if granted > 0 then
-      call('ZADD', key, now, pack(ENTRY, now, after, after + granted * hits, oldest_at, before))
-      if left or (empty and newest) then call('ZREMRANGEBYSCORE', key, '-inf', cutoff) end
+      local entry_before = merge and merged_before or after
+      call('ZADD', key, now, pack(ENTRY, now, entry_before, before + total, oldest_at, before))
+      if merge then call('ZREM', key, newest) end
+      if has_left or (is_empty and newest) then call('ZREMRANGEBYSCORE', key, '-inf', cutoff) end
+      -- One expiry serves all entries of a grain: it is set that much later than needed.
       local grain = window > 16000 and floor(window / 16) or 1000
-      if empty or floor(at / grain) ~= floor(now / grain) then
+      if is_empty or floor(at / grain) ~= floor(now / grain) then
         call('PEXPIRE', key, math.ceil((window + grain) / 1000))
       end
     end
     local wait = oldest_at + window - now
-    local reset, retry = total > 0 and wait or 0, 0
-    if granted < times then retry = hits > limit and -1 or wait end
-    return { granted, limit - total > 0 and limit - total or 0, retry, reset }
+    local retry = granted < times and (hits > limit and -1 or wait) or 0
+    return pack(REPLY, granted, limit > total and limit - total or 0, retry, total > 0 and wait or 0)
   end
 end
 
@@ -58,8 +66,8 @@ end
 -- Everything dated in the future (the clock stepped back) becomes one entry dated now.
 local function redate(log, newest)
   local first = call('ZRANGEBYSCORE', log.key, now + 1, '+inf', 'LIMIT', 0, 1)[1]
-  local _, before = unpack_entry(ENTRY, first)
-  local _, _, after, oldest_at, oldest_before = unpack_entry(ENTRY, newest)
+  local _, before = unpack(ENTRY, first)
+  local _, _, after, oldest_at, oldest_before = unpack(ENTRY, newest)
   local member = pack(ENTRY, now, before, after, math.min(oldest_at, now), oldest_before)
   call('ZADD', log.key, now, member)
   call('ZREMRANGEBYSCORE', log.key, now + 1, '+inf')
@@ -72,12 +80,12 @@ local function open(key, window)
     used = 0, pending = 0, after = 0, before = 0, newest_at = -1, oldest_at = now }
   local member = call('ZRANGE', key, -1, -1)[1]
   if not member then return log end
-  local at = unpack_entry(ENTRY, member)
+  local at = unpack(ENTRY, member)
   if at <= log.cutoff then return log end
   if at > now then member = redate(log, member) end
   local oldest = call('ZRANGEBYSCORE', key, log.cutoff + 1, '+inf', 'LIMIT', 0, 1)[1]
-  log.oldest_at, log.before, log.oldest_after = unpack_entry(ENTRY, oldest)
-  log.newest_at, log.newest_before, log.after = unpack_entry(ENTRY, member)
+  log.oldest_at, log.before, log.oldest_after = unpack(ENTRY, oldest)
+  log.newest_at, log.newest_before, log.after = unpack(ENTRY, member)
   log.newest, log.used = member, log.after - log.before
   return log
 end
@@ -96,7 +104,7 @@ local function rebase(log)
   log.after, log.before = log.used, 0
   call('DEL', log.key)
   for _, entry in ipairs(entries) do
-    local at, before, after = unpack_entry(ENTRY, entry)
+    local at, before, after = unpack(ENTRY, entry)
     if at > log.cutoff then write(log, at, before - base, after - base) end
   end
   return open(log.key, log.window)
@@ -114,13 +122,17 @@ local function compact(log)
   local entries = call('ZRANGE', log.key, 0, -1)
   local last, last_at, last_before = nil, -1, 0
   for _, entry in ipairs(entries) do
-    local at, before, after = unpack_entry(ENTRY, entry)
+    local at, before, after = unpack(ENTRY, entry)
     if last and same_slice(log, last_at, at) then
       call('ZREM', log.key, last, entry)
       before, entry = last_before, write(log, at, last_before, after)
     end
     last, last_at, last_before = entry, at, before
   end
+  -- The newest entry must know the oldest, which may have become younger.
+  local fresh = open(log.key, log.window)
+  call('ZREM', log.key, fresh.newest)
+  write(fresh, fresh.newest_at, fresh.newest_before, fresh.after)
 end
 
 local function take(log, hits)
@@ -142,7 +154,7 @@ local function find(log, hits)
   local low, high = call('ZCOUNT', log.key, '-inf', log.cutoff), call('ZCARD', log.key) - 1
   while low < high do
     local middle = floor((low + high) / 2)
-    local _, _, after = unpack_entry(ENTRY, call('ZRANGE', log.key, middle, middle)[1])
+    local _, _, after = unpack(ENTRY, call('ZRANGE', log.key, middle, middle)[1])
     if after - log.before > hits then high = middle else low = middle + 1 end
   end
   return low
@@ -152,14 +164,14 @@ local function give_back(log, hits)
   if log.used == 0 then return log end
   local kept = math.max(0, log.used - hits)
   local rank = find(log, kept)
-  local at, before = unpack_entry(ENTRY, call('ZRANGE', log.key, rank, rank)[1])
+  local at, before = unpack(ENTRY, call('ZRANGE', log.key, rank, rank)[1])
   local newest = rank > 0 and call('ZRANGE', log.key, rank - 1, rank - 1)[1]
   call('ZREMRANGEBYRANK', log.key, rank, -1)
   if before < log.before + kept then
     write(log, at, before, log.before + kept)
   elseif kept > 0 then
     -- The entry that is now the newest must know the oldest.
-    local newest_at, newest_before, after = unpack_entry(ENTRY, newest)
+    local newest_at, newest_before, after = unpack(ENTRY, newest)
     call('ZREM', log.key, newest)
     write(log, newest_at, newest_before, after)
   end
@@ -173,7 +185,7 @@ local function leave(log, need)
   local at = log.oldest_at
   if log.used > 0 and need > log.oldest_after - log.before then
     local rank = find(log, need - 1)
-    at = unpack_entry(ENTRY, call('ZRANGE', log.key, rank, rank)[1])
+    at = unpack(ENTRY, call('ZRANGE', log.key, rank, rank)[1])
   end
   return math.max(1, at + log.window - now)
 end
@@ -181,12 +193,10 @@ end
 -- Decide.
 local logs, asks, refused, quotas, quotas_over = {}, {}, false, 0, 0
 for i, key in ipairs(KEYS) do
-  local at = (i - 1) * 6
-  local limit, window, hits = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  local times, mode, count_denied = tonumber(ARGV[at + 4]), ARGV[at + 5], ARGV[at + 6] == '1'
+  local limit, window, hits, times, mode, count_denied = unpack(ASK, ARGV[i])
   local log = logs[key] or open(key, window)
   logs[key] = log
-  local ask = { key = key, limit = limit, hits = hits, times = times, count_denied = count_denied,
+  local ask = { key = key, limit = limit, hits = hits, times = times, count_denied = count_denied == 1,
     before = log.pending, granted = times }
   local used = log.used + log.pending
   if hits > 0 then
@@ -195,9 +205,9 @@ for i, key in ipairs(KEYS) do
   elseif hits == 0 and used > limit then
     ask.granted = 0
   end
-  if mode == '2' then quotas = quotas + 1 end
+  if mode == 2 then quotas = quotas + 1 end
   if ask.granted == 0 then
-    if mode == '0' then refused = true elseif mode == '2' then quotas_over = quotas_over + 1 end
+    if mode == 0 then refused = true elseif mode == 2 then quotas_over = quotas_over + 1 end
   end
   asks[i] = ask
 end
@@ -219,10 +229,9 @@ for i, ask in ipairs(asks) do
   if ask.granted < ask.times then
     -- What was refused waits for room beside what the same request asked for before it.
     local asked = ask.hits + (refused and ask.before or 0)
-    retry = asked > ask.limit and -1 or leave(log, log.used + asked - ask.limit)
+    retry = asked > ask.limit and -1 or leave(log, asked - (ask.limit - log.used))
   end
-  local at = (i - 1) * 4
-  reply[at + 1], reply[at + 2] = ask.granted, math.max(0, ask.limit - log.used)
-  reply[at + 3], reply[at + 4] = retry, log.used > 0 and log.oldest_at + log.window - now or 0
+  local reset = log.used > 0 and log.oldest_at + log.window - now or 0
+  reply[i] = pack(REPLY, ask.granted, math.max(0, ask.limit - log.used), retry, reset)
 end
-return reply
+return table.concat(reply)

@@ -1,9 +1,10 @@
 //! Several files become one `RuleSet`. A broken domain keeps the rules it had; the others load.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use ahash::AHashMap;
 use sha2::{Digest as _, Sha256};
 
 use super::combine::combine;
@@ -54,7 +55,7 @@ pub fn load(
     let broken_files: BTreeSet<Arc<str>> =
         errors.map(|problem| Arc::clone(&problem.file)).collect();
 
-    let mut domains: HashMap<Box<str>, Arc<Domain>> = HashMap::new();
+    let mut domains: AHashMap<Box<str>, Arc<Domain>> = AHashMap::new();
     let mut kept: BTreeSet<Box<str>> = BTreeSet::new();
     for (name, tree) in trees {
         let vanished = |file: &Arc<str>| !tree.files.contains(file) && broken_files.contains(file);

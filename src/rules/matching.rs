@@ -4,6 +4,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::compile::{LabelPart, Node, Target, label_part};
 use super::template::Template;
 use super::{Ceiling, Domain, Match, Rule};
@@ -16,7 +18,7 @@ impl Domain {
     /// The rule of each descriptor, in order, after `replaces`.
     pub fn matches(&self, request: &Request, privacy: &Privacy) -> Vec<Option<Match>> {
         let descriptors = request.descriptors.iter();
-        let mut found: Vec<Option<&Target>> = descriptors
+        let mut found: SmallVec<[Option<&Target>; 8]> = descriptors
             .map(|descriptor| match descriptor.limit_override {
                 Some(_) => None,
                 None => self.target(&descriptor.entries),
@@ -47,7 +49,7 @@ impl Domain {
     pub(super) fn matched(&self, target: &Target, entries: &[Entry], privacy: &Privacy) -> Match {
         let values = counted_values(target, entries, privacy);
         let (key, api_key) = match &target.identity {
-            None => (self.path_key(target, entries, &values), self.api_key.clone()),
+            None => (self.path_key(target, entries, &values), Arc::clone(&self.api_key)),
             Some(identity) => {
                 let fill = |template: &Template, name: &[u8]| {
                     filled(template, name, entries, &values, privacy)
@@ -59,7 +61,7 @@ impl Domain {
             }
         };
         let stats = match &target.live_label {
-            None => target.rule.stats.clone(),
+            None => Arc::clone(&target.rule.stats),
             Some(parts) => self.metrics.rule(&self.name, &live_label(parts, entries, privacy)),
         };
         let rule = Arc::clone(&target.rule);
@@ -75,7 +77,7 @@ impl Domain {
         QuotaKey::of_path(&self.name, path)
     }
 
-    fn api_key_stats(&self, api_key: &[u8]) -> ApiKeyStats {
+    fn api_key_stats(&self, api_key: &[u8]) -> Arc<ApiKeyStats> {
         self.metrics.api_key(&readable(api_key))
     }
 
@@ -96,13 +98,13 @@ impl Domain {
             mode: Mode::Enforce,
             count_denied: false,
             on_store_error: None,
-            stats: stats.clone(),
+            stats: Arc::clone(&stats),
             metadata: None,
             file: "".into(),
             line: 0,
         };
         let key = QuotaKey::of_path(&self.name, path);
-        Match { rule: Arc::new(rule), ceiling, key, stats, api_key: self.api_key.clone() }
+        Match { rule: Arc::new(rule), ceiling, key, stats, api_key: Arc::clone(&self.api_key) }
     }
 }
 
@@ -146,7 +148,7 @@ fn counted_values<'v>(
     target: &'v Target,
     entries: &'v [Entry],
     privacy: &Privacy,
-) -> Vec<Cow<'v, [u8]>> {
+) -> SmallVec<[Cow<'v, [u8]>; 6]> {
     let value = |(level, entry): (usize, &'v Entry)| match target.shared.get(level) {
         Some(Some(shared)) => Cow::Borrowed(&*shared.value),
         _ => privacy.shown(&entry.key, &entry.value),

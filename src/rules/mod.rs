@@ -23,9 +23,9 @@ pub mod validate;
 pub mod watch;
 mod yaml;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use ahash::AHashMap;
 use serde::Serialize;
 
 use self::compile::Node;
@@ -41,7 +41,7 @@ use crate::quota::Limit;
 /// Everything loaded, ready to be matched. Never changed: a reload makes a new one.
 #[derive(Default)]
 pub struct RuleSet {
-    domains: HashMap<Box<str>, Arc<Domain>>,
+    domains: AHashMap<Box<str>, Arc<Domain>>,
     problems: Vec<Diagnostic>,
     version: String,
     kept: Vec<Box<str>>,
@@ -56,7 +56,7 @@ pub struct Domain {
     /// The files it comes from.
     files: Vec<Arc<str>>,
     metrics: Arc<Metrics>,
-    api_key: ApiKeyStats,
+    api_key: Arc<ApiKeyStats>,
 }
 
 /// Whether the descriptors of one request are charged together.
@@ -82,7 +82,7 @@ pub struct Rule {
     pub mode: Mode,
     pub count_denied: bool,
     pub on_store_error: Option<OnStoreError>,
-    pub stats: RuleStats,
+    pub stats: Arc<RuleStats>,
     /// Returned to the proxy as dynamic metadata.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
     /// Where it was written; empty and 0 for a limit that came with a request.
@@ -105,8 +105,8 @@ pub struct Match {
     /// The rule's ceiling, or the limit that came with the request.
     pub ceiling: Ceiling,
     pub key: QuotaKey,
-    pub stats: RuleStats,
-    pub api_key: ApiKeyStats,
+    pub stats: Arc<RuleStats>,
+    pub api_key: Arc<ApiKeyStats>,
 }
 
 /// A loaded rule, for people.

@@ -34,12 +34,12 @@ use crate::api;
 use crate::api::ext_authz::Door;
 use crate::api::keys::Gate;
 use crate::check::OnStoreError;
-use crate::l1::L1;
+use crate::l1::{self, L1};
 use crate::limiter::{self, Limiter, Shared};
 use crate::metrics::Metrics;
 use crate::privacy::Privacy;
 use crate::rules::watch::Loader;
-use crate::settings::{Http, Settings};
+use crate::settings::{Http, Settings, StoreKind};
 
 /// Between looks at things that nobody tells about: expired logs, the store's health.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
@@ -142,7 +142,9 @@ fn shared(settings: &Settings, loader: &Loader, metrics: &Arc<Metrics>) -> Share
         expected_instances: settings.store.expected_instances,
         memory: settings.store.memory.clone(),
     };
-    let l1 = L1::new(&settings.l1, Arc::clone(metrics));
+    // The memory store refuses faster than the L1 could.
+    let enabled = settings.l1.enabled && settings.store.kind == StoreKind::Redis;
+    let l1 = L1::new(&l1::Settings { enabled, ..settings.l1.clone() }, Arc::clone(metrics));
     let privacy = Privacy::new(&settings.privacy);
     Shared::new(loader.rules(), l1, privacy, fallback, Arc::clone(metrics))
 }

@@ -13,6 +13,7 @@ mod give_back;
 mod harness;
 mod history;
 mod laws;
+mod load;
 mod meshes;
 mod operators;
 mod pages;

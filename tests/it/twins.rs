@@ -6,6 +6,9 @@ use crate::harness::counters::{Counters as _, InRedis, InRust, START_US, Wanted,
 use crate::harness::oracle::Oracle;
 use crate::harness::random::Random;
 
+/// A log that is about to be merged, behind a few entries that have left.
+const MOST_ENTRIES: usize = sliding_log::COMPACT_AT + 1 + 128;
+
 const KEYS: [&str; 3] = ["alice", "bob", "carol"];
 
 /// `CHRONOSDB_TEST_SEED` repeats one failure, or tries other sequences.
@@ -98,9 +101,42 @@ fn the_twins_agree_while_full_logs_are_merged() {
             let verdicts = lua.ask(now_us, &[wanted]);
             assert_eq!(verdicts, expected, "seed {seed}, window {window_ms} ms, step {step}");
             let entries = lua.entries(&wanted);
-            assert!(entries <= sliding_log::COMPACT_AT + 1, "{entries} entries at step {step}");
+            assert!(entries <= MOST_ENTRIES, "{entries} entries at step {step}");
         }
     }
+}
+
+/// Runs one counter through both twins; they must agree at every step.
+fn agree(wanted: impl Fn(&mut Random) -> Wanted, gap_us: impl Fn(&mut Random) -> u64) {
+    let seed = seed();
+    let mut random = Random::new(seed);
+    let (mut lua, mut rust) = (InRedis::start(), InRust::default());
+    let mut now_us = START_US;
+    for step in 0..3_000 {
+        now_us += gap_us(&mut random);
+        let wanted = wanted(&mut random);
+        let expected = rust.ask(now_us, &[wanted]);
+        assert_eq!(lua.ask(now_us, &[wanted]), expected, "seed {seed}, step {step}: {wanted:?}");
+    }
+}
+
+#[test]
+fn the_twins_agree_when_many_hits_leave_at_once() {
+    let burst_or_pause = |random: &mut Random| match random.once_in(20) {
+        true => random.within(0, 1_100_000),
+        false => random.within(0, 2_000),
+    };
+    agree(|_| want("bursts", 60, 1_000, 1), burst_or_pause);
+}
+
+#[test]
+fn the_twins_agree_where_sums_reach_what_a_double_can_count() {
+    let max_requests = chronosdb::quota::MAX_HITS;
+    let third = i64::try_from(max_requests / 3).unwrap();
+    let wanted = move |random: &mut Random| {
+        want("large", max_requests, 1_000, random.pick(&[third, third - 7, 1, 0]))
+    };
+    agree(wanted, |random| random.within(0, 600_000));
 }
 
 #[test]

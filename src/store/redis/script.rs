@@ -14,6 +14,10 @@ use crate::quota::sliding_log::SCRIPT;
 use crate::quota::{Mode, Verdict};
 use crate::store::StoreError;
 
+/// What the script calls ASK and REPLY.
+const ASK_BYTES: usize = 30;
+const REPLY_BYTES: usize = 32;
+
 /// What one run does. Its keys live in one slot.
 #[derive(Clone, Copy)]
 pub(super) enum Work<'a> {
@@ -114,9 +118,9 @@ impl Scripts {
                 reply = query(link, &whole, timed, asking).await;
             }
         }
-        let (since_us, integers) = reply.map_err(|error| Fault::of(&error))?;
-        let odd = || StoreError::Misconfigured(format!("the script answered {integers:?}"));
-        let replies: Option<Vec<Reply>> = integers.chunks(4).map(Reply::read).collect();
+        let (since_us, packed) = reply.map_err(|error| Fault::of(&error))?;
+        let odd = || StoreError::Misconfigured(format!("the script answered {packed:?}"));
+        let replies: Option<Vec<Reply>> = packed.chunks(REPLY_BYTES).map(Reply::read).collect();
         let expected = if matches!(work, Work::GiveBack { .. }) { 0 } else { work.checks().len() };
         let replies = replies.filter(|replies| replies.len() == expected);
         Ok(Answer { replies: replies.ok_or_else(|| Fault::told(odd()))?, since_us, by: None })
@@ -131,7 +135,7 @@ impl Scripts {
     fn command(&self, verb: &str, script: &str, work: Work<'_>) -> Cmd {
         let checks = work.checks();
         let mut command =
-            Cmd::with_capacity(3 + checks.len() * 7, script.len() + checks.len() * 128);
+            Cmd::with_capacity(3 + checks.len() * 4, script.len() + checks.len() * 128);
         command.arg(verb).arg(script).arg(checks.len());
         let mut key = Vec::with_capacity(128);
         for check in checks {
@@ -155,13 +159,7 @@ impl Scripts {
                 Mode::Shadow => 1,
                 Mode::Quota => quota,
             };
-            command
-                .arg(check.limit.max_requests())
-                .arg(check.limit.window_us())
-                .arg(check.hits)
-                .arg(times)
-                .arg(mode)
-                .arg(u8::from(check.count_denied));
+            command.arg(&packed(check, times, mode)[..]);
         }
         command
     }
@@ -204,13 +202,14 @@ impl Answer {
 }
 
 impl Reply {
-    fn read(integers: &[i64]) -> Option<Self> {
-        let &[granted, remaining, retry_us, reset_us] = integers else { return None };
+    fn read(packed: &[u8]) -> Option<Self> {
+        let mut integers = packed.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());
+        let mut next = || integers.next().map(i64::from_be_bytes);
         Some(Self {
-            granted: usize::try_from(granted).ok()?,
-            remaining: u64::try_from(remaining).ok()?,
-            retry_us,
-            reset_us: u64::try_from(reset_us).ok()?,
+            granted: usize::try_from(next()?).ok()?,
+            remaining: u64::try_from(next()?).ok()?,
+            retry_us: next()?,
+            reset_us: u64::try_from(next()?).ok()?,
         })
     }
 
@@ -226,14 +225,25 @@ impl Reply {
     }
 }
 
-/// Sends one command and reads its integers. TIME and ASKING go ahead of it in one write, so that
+/// An ask as the script unpacks it.
+fn packed(check: &Check, times: usize, mode: u8) -> [u8; ASK_BYTES] {
+    let mut packed = [0; ASK_BYTES];
+    packed[..8].copy_from_slice(&check.limit.max_requests().to_be_bytes());
+    packed[8..16].copy_from_slice(&check.limit.window_us().to_be_bytes());
+    packed[16..24].copy_from_slice(&check.hits.to_be_bytes());
+    packed[24..28].copy_from_slice(&u32::try_from(times).unwrap_or(u32::MAX).to_be_bytes());
+    packed[28..].copy_from_slice(&[mode, u8::from(check.count_denied)]);
+    packed
+}
+
+/// Sends one command and reads its packed reply. TIME and ASKING go ahead of it in one write, so that
 /// nothing of others comes between; the time is 0 when it was not asked for.
 async fn query(
     link: &mut Link,
     command: &Cmd,
     timed: bool,
     asking: bool,
-) -> RedisResult<(u64, Vec<i64>)> {
+) -> RedisResult<(u64, Vec<u8>)> {
     if !timed && !asking {
         let reply: Value = command.query_async(&mut link.connection).await?;
         return Ok((0, redis::from_redis_value(reply).map_err(RedisError::from)?));

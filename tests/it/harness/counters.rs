@@ -130,10 +130,17 @@ impl InRedis {
                 Mode::Quota => 2,
             };
             call.key(one.store_key());
-            call.arg(one.limit.max_requests()).arg(one.limit.window_us()).arg(one.hits);
-            call.arg(times).arg(mode).arg(u8::from(one.count_denied));
+            let mut ask = one.limit.max_requests().to_be_bytes().to_vec();
+            ask.extend(one.limit.window_us().to_be_bytes());
+            ask.extend(one.hits.to_be_bytes());
+            ask.extend(u32::try_from(times).unwrap().to_be_bytes());
+            ask.extend([mode, u8::from(one.count_denied)]);
+            call.arg(ask);
         }
-        let numbers: Vec<i64> = call.invoke(&mut self.connection)?;
+        let packed: Vec<u8> = call.invoke(&mut self.connection)?;
+        let numbers =
+            packed.chunks_exact(8).map(|part| i64::from_be_bytes(part.try_into().unwrap()));
+        let numbers = numbers.collect::<Vec<_>>();
         assert_eq!(numbers.len(), 4 * wanted.len());
         Ok(numbers
             .chunks(4)
