@@ -130,7 +130,8 @@ async fn connection(port: u16) -> MultiplexedConnection {
 
 /// Round trips of PING at a fixed rate: how long they took, in µs.
 pub(crate) fn ping(redis_port: u16, per_second: f64, duration: Duration) -> Histogram<u64> {
-    let mut took_us = Histogram::new(3).expect("three digits are a precision");
+    let mut took_us =
+        Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("the bounds are sound");
     runtime().block_on(async {
         let connection = connection(redis_port).await;
         let mut moments = pace::evenly(per_second, duration);

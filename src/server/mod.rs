@@ -65,11 +65,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         Loader::open(settings.rules.clone(), Arc::clone(&metrics), Privacy::new(&settings.privacy));
     let shared = Arc::new(shared(settings, &loader, &metrics));
     let export = Export::open(&settings.tracing, &metrics)?;
-    let count = match settings.grpc.workers {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        workers => workers,
-    };
-    let stores = Stores::open(settings, count, &metrics)?;
+    let stores = Stores::open(settings, worker_count(settings), &metrics)?;
     let door = door(settings, &metrics)?;
     let readiness = Readiness::default();
     let (stop, stopping) = watch::channel(false);
@@ -123,6 +119,14 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
     background.iter().chain(&certificates).for_each(tokio::task::JoinHandle::abort);
     listen::remove_uds(settings);
     Ok(())
+}
+
+/// One for each core, unless the settings say how many.
+fn worker_count(settings: &Settings) -> usize {
+    match settings.grpc.workers {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        workers => workers,
+    }
 }
 
 async fn guard(settings: &Http) -> anyhow::Result<Guard> {

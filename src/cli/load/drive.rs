@@ -53,6 +53,9 @@ pub(super) struct Part {
     pub(super) late_us: Histogram<u64>,
 }
 
+/// Longer than this is not told apart: an hour.
+const MOST_US: u64 = 3_600_000_000;
+
 /// An answer, and when its question was due.
 type Outcome = (Instant, Result<bool, Unanswered>);
 
@@ -112,7 +115,8 @@ async fn drive(plan: &Plan, seed: u64, progress: &Progress) -> Result<Part, Stri
 
 impl Default for Part {
     fn default() -> Self {
-        let histogram = || Histogram::new(3).expect("three digits are a precision");
+        // Bounds, since one that grows by itself does not grow for a value that saturates.
+        let histogram = || Histogram::new_with_bounds(1, MOST_US, 3).expect("the bounds are sound");
         let (latency_us, late_us) = (histogram(), histogram());
         Self { sent: 0, allowed: 0, refused: 0, errors: BTreeMap::new(), latency_us, late_us }
     }
@@ -138,9 +142,11 @@ impl Part {
         for (status, count) in &other.errors {
             *self.errors.entry(status.clone()).or_default() += count;
         }
-        // Histograms of one precision that grow by themselves always fit.
-        let _ = self.latency_us.add(&other.latency_us);
-        let _ = self.late_us.add(&other.late_us);
+        for (all, part) in
+            [(&mut self.latency_us, &other.latency_us), (&mut self.late_us, &other.late_us)]
+        {
+            all.add(part).expect("histograms of equal bounds add up");
+        }
     }
 }
 
@@ -196,6 +202,15 @@ mod tests {
             panic!("it became another question");
         };
         assert_eq!(descriptors, [[Entry::new("user", "u7"), Entry::new("path", "/")]]);
+    }
+
+    #[test]
+    fn a_slow_answer_is_counted_as_slow() {
+        let (mut part, mut all) = (Part::default(), Part::default());
+        let due = Instant::now() - Duration::from_secs(2);
+        part.count(Some((due, Ok(true))), &Progress::default());
+        all.add(&part);
+        assert!(all.latency_us.max() >= 2_000_000, "{} µs", all.latency_us.max());
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! Every metric of the service: name, help and labels, in one place.
 //! Label values that come from callers are capped; nothing here decides.
 
-use std::sync::{Arc, RwLock};
+mod capped;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use ahash::AHashMap;
 use prometheus::{
     Encoder as _, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter,
     IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
+
+use self::capped::Capped;
 
 /// Different values that one caller-made label may take; the rest count as [`OTHER`].
 pub const MAX_LABEL_VALUES: usize = 1000;
@@ -354,45 +357,6 @@ fn registered<M: prometheus::core::Collector + Clone + 'static>(
     let metric = metric.expect("the names in this file are valid");
     registry.register(Box::new(metric.clone())).expect("each name in this file stands there once");
     metric
-}
-
-/// Makes the child of these label values.
-type Make<C> = Box<dyn Fn(&[&str]) -> C + Send + Sync>;
-
-/// Children by label values, at most [`MAX_LABEL_VALUES`]; the last label of the rest is `other`.
-struct Capped<C> {
-    children: RwLock<AHashMap<String, C>>,
-    make: Make<C>,
-}
-
-impl<C: Clone> Capped<C> {
-    fn new(make: impl Fn(&[&str]) -> C + Send + Sync + 'static) -> Self {
-        Self { children: RwLock::default(), make: Box::new(make) }
-    }
-
-    fn child(&self, labels: &[&str]) -> C {
-        let joined;
-        let name = match labels {
-            [label] => *label,
-            _ => {
-                joined = labels.join("\0");
-                &joined
-            }
-        };
-        if let Some(child) = self.children.read().expect("no code panics holding this").get(name) {
-            return child.clone();
-        }
-        let mut children = self.children.write().expect("no code panics holding this");
-        if children.len() < MAX_LABEL_VALUES {
-            return children.entry(name.to_owned()).or_insert_with(|| (self.make)(labels)).clone();
-        }
-        drop(children);
-        let mut labels = labels.to_vec();
-        if let Some(last) = labels.last_mut() {
-            *last = OTHER;
-        }
-        (self.make)(&labels)
-    }
 }
 
 #[cfg(test)]
