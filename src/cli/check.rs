@@ -5,6 +5,7 @@ use std::time::Duration;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 
+use super::question::{self, Quota};
 use super::{Failure, block_on, tls};
 use crate::api::client::{Answer, Client, Question};
 
@@ -37,12 +38,8 @@ pub(super) struct Arguments {
         value_name = "ADDRESS:PORT, unix:PATH or https://HOST:PORT"
     )]
     target: String,
-    /// Ask Envoy's rate limit service about this domain, by its rules
-    #[arg(long, value_name = "DOMAIN", requires = "descriptors")]
-    domain: Option<String>,
-    /// Descriptors for --domain: entries joined by commas
-    #[arg(value_name = "KEY=VALUE,…", requires = "domain")]
-    descriptors: Vec<String>,
+    #[command(flatten)]
+    asked: question::Arguments,
     /// Whose quota
     #[arg(long, default_value = "demo")]
     user: String,
@@ -55,9 +52,6 @@ pub(super) struct Arguments {
     /// The window, in whole seconds
     #[arg(long, default_value = "10s", value_parser = crate::duration::parse)]
     window: Duration,
-    /// Hits that each question takes; 0 only looks
-    #[arg(long, default_value_t = 1)]
-    hits: u32,
     /// How often to ask
     #[arg(long, default_value_t = 5)]
     times: u32,
@@ -86,22 +80,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 impl Arguments {
     fn question(&self) -> Result<Question, Failure> {
-        let Some(domain) = &self.domain else {
-            let window_seconds = i32::try_from(self.window.as_secs()).ok();
-            let window_seconds = window_seconds.filter(|_| self.window.subsec_nanos() == 0);
-            return Ok(Question::Quota {
-                user_id: self.user.clone(),
-                api_key: self.api_key.clone(),
-                max_requests: self.limit,
-                window_seconds: window_seconds.ok_or_else(|| {
-                    Failure::Usage("--window: CheckQuota takes whole seconds, such as 10s".into())
-                })?,
-                hits: self.hits,
-            });
-        };
-        let descriptors = self.descriptors.iter().map(|text| super::entries(text));
-        let descriptors = descriptors.collect::<Result<_, _>>()?;
-        Ok(Question::Descriptors { domain: domain.clone(), descriptors, hits: self.hits })
+        let Self { user, api_key, limit, window, .. } = self;
+        self.asked.question(&Quota { user, api_key, limit: *limit, window: *window })
     }
 }
 

@@ -7,6 +7,7 @@ mod explain;
 mod healthcheck;
 mod key;
 mod load;
+mod question;
 mod serve;
 mod tls;
 mod validate;

@@ -117,6 +117,11 @@ fn a_client_believes_only_its_own_ca_and_the_right_name() {
     }
     wait_until("it is counted", || refused(&server, "alert") == 3);
     assert!(server.log().contains("does it trust the CA of grpc.tls.cert"));
+    let target = format!("https://localhost:{}", server.grpc_port);
+    let load = ["load", "--target", &target, "--rate", "50", "--duration", "200ms", "--json"];
+    let output = server::run(Path::new("."), &[&load, &named[..]].concat());
+    assert_eq!(output.code, 0, "{}", output.text);
+    assert_eq!(server::run(Path::new("."), &load).code, 1, "it believed somebody else's CA");
 }
 
 #[test]

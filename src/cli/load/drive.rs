@@ -11,11 +11,13 @@ use hdrhistogram::Histogram;
 use super::PLACE;
 use super::pace;
 use crate::api::client::{Client, Question, Unanswered};
+use crate::api::trust::Trust;
 use crate::check::Entry;
 
 /// What one thread does.
 pub(super) struct Plan {
     pub(super) target: String,
+    pub(super) trust: Option<Trust>,
     pub(super) question: Question,
     pub(super) keys: u64,
     pub(super) connections: u32,
@@ -68,7 +70,8 @@ pub(super) fn run(plan: &Plan, seed: u64, progress: &Progress) -> Result<Part, S
 async fn drive(plan: &Plan, seed: u64, progress: &Progress) -> Result<Part, String> {
     let mut clients = Vec::new();
     for _ in 0..plan.connections {
-        clients.push(Client::connect(&plan.target, plan.timeout).await?);
+        clients
+            .push(Client::connect_trusting(&plan.target, plan.trust.as_ref(), plan.timeout).await?);
     }
     let mut turns = clients.iter().cycle();
     let mut random = Random(seed + 1);

@@ -13,8 +13,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use self::drive::{Pace, Plan, Progress};
 use self::report::Report;
-use super::Failure;
 use crate::api::client::Question;
+use crate::cli::question::{self, Quota};
+use crate::cli::{Failure, tls};
 
 /// What the number of a key stands for in questions.
 const PLACE: &str = "{key}";
@@ -46,7 +47,11 @@ Exit code 1 when a question got no answer."
 )]
 pub(super) struct Arguments {
     /// The server to ask
-    #[arg(long, default_value = "127.0.0.1:50051", value_name = "ADDRESS:PORT or unix:PATH")]
+    #[arg(
+        long,
+        default_value = "127.0.0.1:50051",
+        value_name = "ADDRESS:PORT, unix:PATH or https://HOST:PORT"
+    )]
     target: String,
     /// Questions in each second
     #[arg(long, default_value_t = 1000, conflicts_with = "in_flight",
@@ -67,12 +72,8 @@ pub(super) struct Arguments {
     /// Different keys, chosen at random: {key} stands for the number
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
-    /// Ask Envoy's rate limit service about this domain, by its rules
-    #[arg(long, value_name = "DOMAIN", requires = "descriptors")]
-    domain: Option<String>,
-    /// Descriptors for --domain: entries joined by commas
-    #[arg(value_name = "KEY=VALUE,…", requires = "domain")]
-    descriptors: Vec<String>,
+    #[command(flatten)]
+    asked: question::Arguments,
     /// Whose quota
     #[arg(long, default_value = "load-{key}")]
     user: String,
@@ -85,15 +86,14 @@ pub(super) struct Arguments {
     /// The window, in whole seconds
     #[arg(long, default_value = "1m", value_parser = crate::duration::parse)]
     window: Duration,
-    /// Hits that each question takes; 0 only looks
-    #[arg(long, default_value_t = 1)]
-    hits: u32,
     /// How long to wait for an answer
     #[arg(long, default_value = "1s", value_parser = crate::duration::parse)]
     timeout: Duration,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    tls: tls::Arguments,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -145,22 +145,8 @@ fn show(progress: &Progress, duration: Duration, mut is_over: impl FnMut() -> bo
 
 impl Arguments {
     fn question(&self) -> Result<Question, Failure> {
-        let Some(domain) = &self.domain else {
-            let window_seconds = i32::try_from(self.window.as_secs()).ok();
-            let window_seconds = window_seconds.filter(|_| self.window.subsec_nanos() == 0);
-            return Ok(Question::Quota {
-                user_id: self.user.clone(),
-                api_key: self.api_key.clone(),
-                max_requests: self.limit,
-                window_seconds: window_seconds.ok_or_else(|| {
-                    Failure::Usage("--window: CheckQuota takes whole seconds, such as 10s".into())
-                })?,
-                hits: self.hits,
-            });
-        };
-        let descriptors = self.descriptors.iter().map(|text| super::entries(text));
-        let descriptors = descriptors.collect::<Result<_, _>>()?;
-        Ok(Question::Descriptors { domain: domain.clone(), descriptors, hits: self.hits })
+        let Self { user, api_key, limit, window, .. } = self;
+        self.asked.question(&Quota { user, api_key, limit: *limit, window: *window })
     }
 
     /// What each thread does: together, all of it.
@@ -172,6 +158,7 @@ impl Arguments {
         let part = |whole: u32, index| whole / threads + u32::from(index < whole % threads);
         let plan = |index| Plan {
             target: self.target.clone(),
+            trust: self.tls.trust(),
             question: question.clone(),
             keys: self.keys,
             connections: part(self.connections, index),
