@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::{Mutex, MutexGuard};
+
 use super::Source;
 use crate::check::{Check, OnStoreError};
 use crate::metrics::Metrics;
@@ -39,10 +41,30 @@ pub enum Undecided {
     Store(#[from] StoreError),
 }
 
+/// Hits that the store has to be told about. Until it has been, they stay where they are.
+pub(super) struct Owed<'a> {
+    pub(super) checks: Vec<Check>,
+    local: &'a Memory,
+    _telling: MutexGuard<'a, ()>,
+}
+
+impl Owed<'_> {
+    /// The store counts them now: they are taken out of the local windows.
+    pub(super) async fn settle(self) {
+        for check in self.checks {
+            let back = Check { hits: -check.hits, mode: Mode::Enforce, ..check };
+            // A refund needs no room.
+            let _ = self.local.acquire(&[back], None).await;
+        }
+    }
+}
+
 /// Answers by policy.
 pub struct Fallback {
     settings: Settings,
     local: Memory,
+    /// Held by the one caller that tells the store what was admitted without it.
+    telling: Mutex<()>,
     metrics: Arc<Metrics>,
 }
 
@@ -50,7 +72,32 @@ impl Fallback {
     pub(super) fn new(settings: Settings, metrics: Arc<Metrics>) -> Self {
         // Its keys are not those of the store: it has metrics of its own that nobody reads.
         let local = Memory::new(&settings.memory, Metrics::new());
-        Self { settings, local, metrics }
+        Self { settings, local, telling: Mutex::default(), metrics }
+    }
+
+    /// What was admitted locally for these keys while the store was away, if it was not told yet.
+    pub(super) fn owed(&self, checks: &[Check]) -> Option<Owed<'_>> {
+        if self.local.keys() == 0 {
+            return None;
+        }
+        let mut owed: Vec<Check> = Vec::new();
+        for check in checks {
+            let is_same = |known: &Check| {
+                known.key == check.key && known.limit.window_ms() == check.limit.window_ms()
+            };
+            let used = self.local.used(&check.key, check.limit.window_ms());
+            if used > 0 && !owed.iter().any(is_same) {
+                let hits = i64::try_from(used).unwrap_or(i64::MAX);
+                // It has happened: it counts even where there is no room for it.
+                let (mode, count_denied) = (Mode::Shadow, true);
+                owed.push(Check { hits, mode, count_denied, ..check.clone() });
+            }
+        }
+        if owed.is_empty() {
+            return None;
+        }
+        let telling = self.telling.try_lock().ok()?;
+        Some(Owed { checks: owed, local: &self.local, _telling: telling })
     }
 
     /// Frees local windows that ran empty.

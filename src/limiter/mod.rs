@@ -255,12 +255,25 @@ impl Limiter {
         deadline: Option<Instant>,
     ) -> Result<Vec<Verdict>, StoreError> {
         let mut step = Step::start("store");
-        let verdicts = self.store.acquire(checks, deadline).await;
+        let verdicts = self.acquire_after_outage(checks, deadline).await;
         step.note("chronosdb.checks", i64::try_from(checks.len()).unwrap_or(i64::MAX));
         if let Err(error) = &verdicts {
             step.fail(error.reason());
         }
         verdicts
+    }
+
+    /// Asks the store; before that, tells it what was admitted without it.
+    async fn acquire_after_outage(
+        &self,
+        checks: &[Check],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Verdict>, StoreError> {
+        if let Some(owed) = self.shared.fallback.owed(checks) {
+            self.store.acquire(&owed.checks, deadline).await?;
+            owed.settle().await;
+        }
+        self.store.acquire(checks, deadline).await
     }
 
     fn count(

@@ -97,6 +97,15 @@ impl Memory {
         self.keys.load(Ordering::Relaxed)
     }
 
+    /// Hits that the window of this key holds now.
+    pub fn used(&self, key: &QuotaKey, window_ms: u64) -> u64 {
+        let key = (key.clone(), window_ms);
+        let mut shard = self.lock(self.shard_of(&key));
+        let Some(log) = shard.logs.get_mut(&key) else { return 0 };
+        log.advance(window_ms * 1000, self.now_us());
+        log.used()
+    }
+
     /// Frees what has run empty. For a background task: calls do it too, but only where they look.
     pub fn reclaim(&self) {
         for shard in 0..SHARDS {

@@ -112,6 +112,28 @@ fn a_frozen_redis_is_not_waited_for() {
 }
 
 #[test]
+fn an_outage_gives_no_second_quota() {
+    let mut redis = Redis::start();
+    let rules =
+        "domain: edge\ndescriptors:\n- {key: api_key, rate_limit: {limit: 10, window: 1h}}\n";
+    let settings = redis_settings(&redis)
+        .replace("kind: redis", "kind: redis, on_error: local, expected_instances: 2");
+    let server = Server::start(rules, &settings);
+    let asks_redis =
+        || server.ask("edge", "api_key", "probe").header("x-chronosdb-source").is_none();
+    wait_until("Redis is asked", asks_redis);
+    assert_eq!(statuses(&server, "k", 4), [200; 4]);
+    redis.kill();
+    assert_eq!(statuses(&server, "k", 7), [200, 200, 200, 200, 200, 429, 429], "half of ten");
+    assert_eq!(statuses(&server, "other", 2), [200; 2]);
+    // It comes back without what it knew: of the ten, five were admitted here.
+    redis.restart();
+    wait_until("Redis is asked again", asks_redis);
+    assert_eq!(statuses(&server, "k", 6), [200, 200, 200, 200, 200, 429]);
+    assert_eq!(statuses(&server, "other", 9), [200, 200, 200, 200, 200, 200, 200, 200, 429]);
+}
+
+#[test]
 fn promtool_reads_the_metrics() {
     use std::io::Write as _;
     use std::process::{Command, Stdio};
