@@ -89,9 +89,9 @@ fn rules_text(routes: usize) -> String {
 /// What a reload costs, beside the path: requests go on with the old rules until the swap.
 fn loading(criterion: &mut Criterion) {
     let (metrics, privacy) = (Metrics::new(), Privacy::new(&privacy::Settings::default()));
-    for (name, routes) in [("load/2200 rules", 200), ("load/5 MB, 70,000 rules", 6_400)] {
+    let mut group = criterion.benchmark_group("load");
+    for (name, routes) in [("2200 rules", 200), ("5 MB of 70,000 rules", 6_400)] {
         let text = rules_text(routes);
-        let mut group = criterion.benchmark_group("");
         group.sample_size(10).bench_function(name, |bencher| {
             bencher.iter(|| RuleSet::from_text(&text, &metrics, &privacy).is_ok());
         });
