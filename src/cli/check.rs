@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Ok(())
     })?;
     asked.map_err(Failure::Bad)?;
-    println!("{table}");
+    super::say(&table);
     Ok(())
 }
 

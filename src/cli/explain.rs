@@ -47,6 +47,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     for problem in rules.problems() {
         eprintln!("{problem}");
     }
-    println!("{}", explain(&rules, &arguments.domain, &entries, &privacy));
+    super::say(explain(&rules, &arguments.domain, &entries, &privacy));
     Ok(())
 }

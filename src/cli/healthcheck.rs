@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     })?;
     match serving {
         Ok(true) => {
-            println!("{target} is ready");
+            super::say(format_args!("{target} is ready"));
             Ok(())
         }
         Ok(false) => Err(Failure::Bad(format!("{target} runs, but is not ready"))),

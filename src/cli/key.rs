@@ -48,6 +48,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Entry { name, sha256 } = Entry::of(name, key.trim_ascii()).map_err(Failure::Bad)?;
     // A name is text of a person, and may hold what YAML would read as something else.
     let name = serde_json::Value::from(name);
-    println!("- {{ name: {name}, sha256: \"{sha256}\" }}");
+    super::say(format_args!("- {{ name: {name}, sha256: \"{sha256}\" }}"));
     Ok(())
 }

@@ -14,6 +14,8 @@ mod validate;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt::Display;
+use std::io::Write as _;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -142,6 +144,11 @@ fn environment() -> impl Iterator<Item = (String, String)> {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
     std::env::vars_os().filter_map(text)
+}
+
+/// Writes to standard output. Who reads it may have seen enough: that is no error, and no panic.
+fn say(what: impl Display) {
+    let _ = writeln!(std::io::stdout(), "{what}");
 }
 
 /// Runs an asynchronous command to its end.

@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut settings = arguments.config.load_over(arguments.translated()?)?;
     arguments.apply(&mut settings);
     if arguments.print_config {
-        print!("{}", settings.shown());
+        super::say(settings.shown().trim_end());
         return Ok(());
     }
     server::run(&settings).map_err(|error| Failure::Usage(format!("{error:#}")))

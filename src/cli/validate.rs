@@ -39,10 +39,10 @@ enum Format {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let report = validate(&arguments.paths);
     match arguments.format {
-        Format::Text => println!("{report}"),
+        Format::Text => super::say(&report),
         Format::Json => {
             let json = serde_json::to_string_pretty(&report);
-            println!("{}", json.map_err(|error| Failure::Bad(error.to_string()))?);
+            super::say(json.map_err(|error| Failure::Bad(error.to_string()))?);
         }
     }
     let bad = !report.errors.is_empty();

@@ -256,6 +256,22 @@ fn a_real_envoy_accepts_the_sample() {
 }
 
 #[test]
+fn who_reads_only_the_beginning_sees_no_panic() {
+    use std::process::{Command, Stdio};
+    let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/configs/broken");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_chronosdb"))
+        .args(["validate".as_ref(), broken.as_os_str()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"));
+}
+
+#[test]
 fn validate_says_what_it_found() {
     let folder = tempfile::TempDir::new().unwrap();
     std::fs::write(folder.path().join("good.yaml"), RULES).unwrap();

@@ -114,9 +114,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let report = Report::of(parts.map_err(Failure::Bad)?, arguments.duration);
     if arguments.json {
         let json = serde_json::to_string_pretty(&report);
-        println!("{}", json.map_err(|error| Failure::Bad(error.to_string()))?);
+        crate::cli::say(json.map_err(|error| Failure::Bad(error.to_string()))?);
     } else {
-        println!("{}", report.table());
+        crate::cli::say(report.table());
     }
     match report.unanswered() {
         0 => Ok(()),
