@@ -21,6 +21,7 @@ may('TIME')
 local key = KEYS[1]
 may('ZADD', key, 1, 'a')
 may('ZRANGE', key, -1, -1)
+may('ZREVRANGE', key, 0, 0)
 may('ZRANGEBYSCORE', key, 1, '+inf', 'LIMIT', 0, 1)
 may('ZCOUNT', key, 1, '+inf')
 may('ZCARD', key)

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+use redis::{Cmd, Pipeline, RedisResult, Value};
+use smallvec::{SmallVec, smallvec};
 use tokio::sync::Mutex;
 
 use super::dial::Link;
@@ -71,7 +72,7 @@ impl Script {
 
 /// What a run answered: for each check, or for each of the equal asks of one check.
 pub(super) struct Answer {
-    replies: Vec<Reply>,
+    replies: SmallVec<[Reply; 1]>,
     /// For [`Work::Reserve`]: the server's time just before, in µs since 1970.
     pub(super) since_us: u64,
     /// The server that answered.
@@ -118,11 +119,10 @@ impl Scripts {
                 reply = query(link, &whole, timed, asking).await;
             }
         }
-        let (since_us, packed) = reply.map_err(|error| Fault::of(&error))?;
-        let odd = || StoreError::Misconfigured(format!("the script answered {packed:?}"));
-        let replies: Option<Vec<Reply>> = packed.chunks(REPLY_BYTES).map(Reply::read).collect();
+        let (since_us, reply) = reply.map_err(|error| Fault::of(&error))?;
         let expected = if matches!(work, Work::GiveBack { .. }) { 0 } else { work.checks().len() };
-        let replies = replies.filter(|replies| replies.len() == expected);
+        let replies = Reply::all(&reply).filter(|replies| replies.len() == expected);
+        let odd = || StoreError::Misconfigured(format!("the script answered {reply:?}"));
         Ok(Answer { replies: replies.ok_or_else(|| Fault::told(odd()))?, since_us, by: None })
     }
 
@@ -202,6 +202,18 @@ impl Answer {
 }
 
 impl Reply {
+    /// What a run answered: one after the other, or a lone refusal's wait.
+    fn all(reply: &Value) -> Option<SmallVec<[Self; 1]>> {
+        match reply {
+            Value::BulkString(packed) => packed.chunks(REPLY_BYTES).map(Self::read).collect(),
+            &Value::Int(wait_us) => {
+                let reset_us = u64::try_from(wait_us).ok()?;
+                Some(smallvec![Self { granted: 0, remaining: 0, retry_us: wait_us, reset_us }])
+            }
+            _ => None,
+        }
+    }
+
     fn read(packed: &[u8]) -> Option<Self> {
         let mut integers = packed.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());
         let mut next = || integers.next().map(i64::from_be_bytes);
@@ -236,17 +248,16 @@ fn packed(check: &Check, times: usize, mode: u8) -> [u8; ASK_BYTES] {
     packed
 }
 
-/// Sends one command and reads its packed reply. TIME and ASKING go ahead of it in one write, so that
+/// Sends one command and reads its reply. TIME and ASKING go ahead of it in one write, so that
 /// nothing of others comes between; the time is 0 when it was not asked for.
 async fn query(
     link: &mut Link,
     command: &Cmd,
     timed: bool,
     asking: bool,
-) -> RedisResult<(u64, Vec<u8>)> {
+) -> RedisResult<(u64, Value)> {
     if !timed && !asking {
-        let reply: Value = command.query_async(&mut link.connection).await?;
-        return Ok((0, redis::from_redis_value(reply).map_err(RedisError::from)?));
+        return Ok((0, command.query_async(&mut link.connection).await?));
     }
     let mut pipeline = Pipeline::new();
     if timed {
@@ -266,7 +277,7 @@ async fn query(
         since_us = seconds * 1_000_000 + micros;
     }
     let reply = replies.next_back().unwrap_or(Value::Nil).extract_error()?;
-    Ok((since_us, redis::from_redis_value(reply).map_err(RedisError::from)?))
+    Ok((since_us, reply))
 }
 
 fn is_missing<T>(reply: &RedisResult<T>) -> bool {

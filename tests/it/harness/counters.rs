@@ -137,7 +137,14 @@ impl InRedis {
             ask.extend([mode, u8::from(one.count_denied)]);
             call.arg(ask);
         }
-        let packed: Vec<u8> = call.invoke(&mut self.connection)?;
+        let packed: Vec<u8> = match call.invoke(&mut self.connection)? {
+            redis::Value::BulkString(packed) => packed,
+            // Of a lone refusal only the wait.
+            redis::Value::Int(wait) => {
+                [0, 0, wait, wait].iter().flat_map(|number| number.to_be_bytes()).collect()
+            }
+            other => panic!("the script answered {other:?}"),
+        };
         let numbers =
             packed.chunks_exact(8).map(|part| i64::from_be_bytes(part.try_into().unwrap()));
         let numbers = numbers.collect::<Vec<_>>();
