@@ -17,10 +17,12 @@ mod scenarios;
 mod soak;
 mod stand_in;
 
+use std::thread;
 use std::time::Duration;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use hdrhistogram::Histogram;
 
 use self::contestant::{Turn, turn};
 use self::harness::median;
@@ -28,6 +30,12 @@ use self::scenarios::{House, SCENARIOS, Scenario};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// PINGs beside a load that is measured: few enough to add nothing to it.
+const MEANWHILE_PER_SECOND: f64 = 200.0;
+
+/// The column of the table where latencies begin.
+const LATENCY_COLUMN: usize = 9;
 
 /// How much of each.
 struct Effort {
@@ -73,8 +81,8 @@ fn run(scenario: &Scenario, house: &House, effort: &Effort) -> Table {
     let slowest = busy.iter().map(|turns| of(turns, |turn| turn.per_second)).reduce(f64::min);
     let per_second = (slowest.unwrap_or(0.0) / 2.0).round().max(1.0);
     let rate = per_second.to_string();
-    let calm = ["--rate", &rate, "--duration", &seconds];
-    let calm = rounds(scenario, house, effort.rounds.div_ceil(2), &calm);
+    let calm_pace = ["--rate", &rate, "--duration", &seconds];
+    let calm = rounds(scenario, house, effort.rounds.div_ceil(2), &calm_pace);
 
     let mut table = Table::new();
     let at = format!("ms at {rate}/s: p50");
@@ -88,6 +96,8 @@ fn run(scenario: &Scenario, house: &House, effort: &Effort) -> Table {
         "Redis µs",
         &ratio[1],
         "Redis calls",
+        "calm: server µs",
+        "Redis µs",
         &at,
         "p99",
         "p99.9",
@@ -108,6 +118,8 @@ fn run(scenario: &Scenario, house: &House, effort: &Effort) -> Table {
             format!("{:.2}", of(busy, |turn| turn.redis_us)),
             format!("{redis:.2}"),
             format!("{:.3}", of(busy, |turn| turn.redis_calls)),
+            format!("{:.1}", of(&calm[index], |turn| turn.server_us)),
+            format!("{:.1}", of(&calm[index], |turn| turn.redis_us)),
             ms(|turn| turn.p50_us),
             ms(|turn| turn.p99_us),
             ms(|turn| turn.p99_9_us),
@@ -115,28 +127,33 @@ fn run(scenario: &Scenario, house: &House, effort: &Effort) -> Table {
     }
     if scenario.pings {
         let duration = Duration::from_secs(effort.seconds);
-        let took =
-            (0..effort.rounds).map(|_| stand_in::ping(house.redis.port, per_second, duration));
-        let took: Vec<_> = took.collect();
-        let ms = |quantile| {
-            let all = took.iter().map(|took| took.value_at_quantile(quantile) as f64).collect();
-            format!("{:.2}", median(all) / 1000.0)
+        let alone = || stand_in::ping(house.redis.port, per_second, duration);
+        let meanwhile = || {
+            thread::scope(|scope| {
+                let ping = || stand_in::ping(house.redis.port, MEANWHILE_PER_SECOND, duration);
+                let pings = scope.spawn(ping);
+                let busiest = scenario.contestants.last().expect("a scenario has contestants");
+                turn(house.server(busiest.server), &house.redis, busiest.load, &calm_pace);
+                pings.join().expect("Redis answers")
+            })
         };
-        let empty = String::new;
-        table.add_row([
-            "PING alone".into(),
-            empty(),
-            empty(),
-            empty(),
-            empty(),
-            empty(),
-            empty(),
-            ms(0.5),
-            ms(0.99),
-            ms(0.999),
-        ]);
+        table.add_row(pings("PING alone", effort, alone));
+        table.add_row(pings("PING meanwhile", effort, meanwhile));
     }
     table
+}
+
+/// A row about PINGs: how long they took.
+fn pings(name: &str, effort: &Effort, ping: impl Fn() -> Histogram<u64>) -> Vec<String> {
+    let took: Vec<_> = (0..effort.rounds).map(|_| ping()).collect();
+    let ms = |quantile| {
+        let all = took.iter().map(|took| took.value_at_quantile(quantile) as f64).collect();
+        format!("{:.2}", median(all) / 1000.0)
+    };
+    let mut row = vec![name.to_owned()];
+    row.resize(LATENCY_COLUMN, String::new());
+    row.extend([0.5, 0.99, 0.999].map(ms));
+    row
 }
 
 /// For each contestant, one turn in each round.

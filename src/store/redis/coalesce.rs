@@ -121,6 +121,8 @@ async fn serve(inner: Arc<Inner>, single: Single, mut waiters: Vec<Waiter>) {
                 }
             }
         }
+        // What has come in meanwhile is read before the next run starts, and shares it.
+        tokio::task::yield_now().await;
         waiters = inner.coalescer.land(&single);
     }
 }

@@ -195,7 +195,9 @@ impl Node {
             .idle_timeout(None)
             .connection_timeout(DIAL_TIMEOUT)
             .retry_connection(false)
-            .queue_strategy(QueueStrategy::Fifo)
+            // What is asked at the same time goes and comes back together: one write, one read, at
+            // both ends. The other connections are there for when this one breaks.
+            .queue_strategy(QueueStrategy::Lifo)
             .build_unchecked(dialer)
     }
 }
