@@ -11,6 +11,7 @@ mod ext_authz;
 mod faults;
 mod fleet;
 mod give_back;
+mod guarded;
 mod harness;
 mod history;
 mod laws;
