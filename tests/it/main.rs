@@ -20,6 +20,7 @@ mod meshes;
 mod operators;
 mod pages;
 mod principals;
+mod protocols;
 mod redis_docs;
 mod redis_facts;
 mod rollouts;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use super::fault::Fault;
 use super::node::Node;
 use super::script::Work;
 use super::slots;
@@ -106,23 +105,8 @@ impl Probe {
         let Some(check) = self.check(serves) else {
             return node.query(&redis::cmd("PING"), PROBE_TIMEOUT).await.map(|_| ());
         };
-        let mut linked = false;
-        let run = async {
-            let mut link = node.link().await.map_err(Fault::told)?;
-            linked = true;
-            let work = Work::Decide { checks: std::slice::from_ref(&check), times: 1 };
-            let answer = node.scripts.run(&mut link, work, false).await;
-            if let Err(Fault { meaning: StoreError::ReadOnly(_), .. }) = &answer {
-                link.leave_server();
-            }
-            answer.map(|_| ())
-        };
-        let ran = timeout(PROBE_TIMEOUT, run).await;
-        let ran = ran.unwrap_or_else(|_| {
-            let late = if linked { StoreError::Timeout } else { node.no_connection() };
-            Err(Fault::told(late))
-        });
-        match ran.map_err(|fault| fault.meaning) {
+        let work = Work::Decide { checks: std::slice::from_ref(&check), times: 1 };
+        match node.probe(work, PROBE_TIMEOUT).await {
             // The slot has just gone elsewhere: the server is well.
             Err(StoreError::ClusterDown(_)) => Ok(()),
             Ok(()) if self.knows_features => Ok(()),
