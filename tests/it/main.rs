@@ -18,6 +18,7 @@ mod laws;
 mod load;
 mod meshes;
 mod operators;
+mod outages;
 mod pages;
 mod principals;
 mod protocols;
