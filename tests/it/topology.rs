@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use chronosdb::check::{Check, Mode};
 use chronosdb::store::redis::{Settings, Topology};
+use tokio::time::Instant;
 
+use crate::harness::callers::listen_while;
 use crate::harness::cluster::Cluster;
 use crate::harness::instance::{Instance, check, check_in, patient};
 use crate::harness::redis::{ACCOUNT, Redis};
@@ -30,13 +32,19 @@ fn of_cluster(cluster: &Cluster) -> Settings {
 async fn it_follows_the_sentinels_to_another_primary() {
     let mut sentinels = Sentinels::start();
     let instance = Instance::start(&of_sentinels(&sentinels)).await;
-    let check = check("bob", 3, 1);
-    assert_eq!(instance.until_answered(&check).await.remaining, 2);
+    let user = check("bob", 3, 1);
+    assert_eq!(instance.until_answered(&user).await.remaining, 2);
     let replica = &sentinels.servers[1];
     wait_until("the hit is replicated", || replica.command::<u64>("DBSIZE") >= 1);
     sentinels.servers[0].kill();
+    let (killed, peek) = (Instant::now(), check("bob", 3, 0));
+    let heard = listen_while(&instance, &peek, async {
+        let remaining = instance.until_answered(&peek).await.remaining;
+        assert_eq!(remaining, 2, "what was counted is known");
+    });
+    heard.await.print("sentinel failover", killed.elapsed());
     sentinels.wait_until_chosen(1);
-    assert_eq!(instance.until_answered(&check).await.remaining, 1, "what was counted is known");
+    assert_eq!(instance.until_answered(&user).await.remaining, 1);
 }
 
 /// The old primary is cut off from the sentinels, goes on believing, and takes writes.
@@ -169,6 +177,17 @@ async fn a_replica_takes_over_in_the_cluster() {
         cluster.servers[3].command::<u64>("DBSIZE") == counted
     });
     cluster.servers[0].kill();
+    let killed = Instant::now();
+    let slot_of = |check: &Check| {
+        let key = String::from_utf8(check.key.as_bytes().to_vec()).unwrap();
+        cluster.servers[1].command::<usize>(&format!("CLUSTER KEYSLOT {{{key}}}"))
+    };
+    let moved = keys.iter().find(|key| cluster.owner(slot_of(key)) == 0).unwrap();
+    let peek = Check { hits: 0, ..moved.clone() };
+    let heard = listen_while(&instance, &peek, async {
+        instance.until_answered(&peek).await;
+    });
+    heard.await.print("cluster: a primary killed", killed.elapsed());
     for key in &keys {
         // Without an answer a hit may have been counted all the same.
         let remaining = instance.until_answered(key).await.remaining;
