@@ -14,6 +14,7 @@ mod give_back;
 mod guarded;
 mod harness;
 mod history;
+mod incidents;
 mod laws;
 mod load;
 mod meshes;

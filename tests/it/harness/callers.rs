@@ -2,6 +2,7 @@
 //! and how soon right answers are back.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ pub(crate) fn lasting() -> Duration {
 }
 
 /// What callers heard during a fault.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Heard {
     pub(crate) answers: usize,
     /// By reason.
@@ -82,7 +83,23 @@ pub(crate) async fn listen_while(
     sum
 }
 
+impl fmt::Debug for Heard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waits = [0.5, 0.99, 1.0].map(|part| self.wait(part));
+        write!(f, "{} answers, {:?}, waits {waits:?}", self.answers, self.errors)
+    }
+}
+
 impl Heard {
+    /// Nobody got an answer, and everybody heard this reason; some a timeout instead, where this
+    /// machine had a pause.
+    pub(crate) fn is_only(&self, reason: &str) -> bool {
+        let all: usize = self.errors.values().sum();
+        let told = self.errors.get(reason).copied().unwrap_or(0);
+        let late = self.errors.get("timeout").copied().unwrap_or(0);
+        self.answers == 0 && told > 0 && told + late == all && late * 50 <= all
+    }
+
     /// 99 of 100 were told about when they had to be, or at once.
     pub(crate) fn is_prompt(&self) -> bool {
         self.wait(0.99) <= DEADLINE * 3

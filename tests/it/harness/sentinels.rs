@@ -1,5 +1,6 @@
 //! A primary, a replica, and the sentinels that choose between them.
 
+use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -82,13 +83,18 @@ impl Sentinels {
 
     /// What one of them says of the primary.
     pub(crate) fn master(&self, index: usize, field: &str) -> Option<String> {
+        self.ask::<HashMap<String, String>>(index, "MASTER").ok()?.remove(field)
+    }
+
+    /// They make the replica the primary, though nobody has failed.
+    pub(crate) fn fail_over(&self) {
+        wait_until("a failover may begin", || self.ask::<()>(0, "FAILOVER").is_ok());
+    }
+
+    fn ask<T: redis::FromRedisValue>(&self, index: usize, what: &str) -> redis::RedisResult<T> {
         let url = format!("redis://:{PASSWORD}@127.0.0.1:{}", self.ports[index]);
-        let client = redis::Client::open(url).ok()?;
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("MASTER").arg("quotas");
-        let said = command
-            .query::<std::collections::HashMap<String, String>>(&mut client.get_connection().ok()?);
-        said.ok()?.remove(field)
+        let mut connection = redis::Client::open(url)?.get_connection()?;
+        redis::cmd("SENTINEL").arg(what).arg("quotas").query(&mut connection)
     }
 
     /// Returns when all of them call this server the primary.
