@@ -18,6 +18,7 @@ mod incidents;
 mod laws;
 mod load;
 mod meshes;
+mod oldest;
 mod operators;
 mod outages;
 mod pages;

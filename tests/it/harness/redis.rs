@@ -33,7 +33,8 @@ impl Redis {
 
     /// With more command line arguments.
     pub(crate) fn start_with(args: &[&str]) -> Self {
-        Self::start_program(tool("CHRONOSDB_TEST_REDIS", "redis-server"), args)
+        let args = [args, &["--enable-debug-command", "yes"]].concat();
+        Self::start_program(tool("CHRONOSDB_TEST_REDIS", "redis-server"), &args)
     }
 
     /// With these certificates, if any: then others are spoken to over TLS only, and without it
@@ -47,6 +48,11 @@ impl Redis {
         let mut redis = Self::start_with(&args.iter().copied().chain(more).collect::<Vec<_>>());
         redis.tls_port = tls.map(|(port, _)| port);
         redis
+    }
+
+    /// Redis 6.2 instead, the oldest that is tested.
+    pub(crate) fn start_oldest() -> Self {
+        Self::start_program(tool("CHRONOSDB_TEST_REDIS_6", "redis-server-6"), &[])
     }
 
     /// Valkey instead. It has no clock of its own to stop: its time runs on within a command.
@@ -163,7 +169,7 @@ fn spawn(program: &str, port: u16, args: &[String], clock: &Clock, folder: &Temp
     command
         .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
         .args(["--dir".as_ref(), folder.path().as_os_str()])
-        .args(["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"])
+        .args(["--repl-diskless-sync-delay", "0"])
         .args(["--user", ACCOUNT, "on", &format!(">{ACCOUNT}"), "~*", "&*", "+@all"])
         .args(["--masteruser", ACCOUNT, "--masterauth", ACCOUNT])
         .args(args)
