@@ -35,6 +35,8 @@ pub(super) struct Common {
     pub(super) worker: Arc<str>,
     /// Connections to each server.
     pub(super) connections: u32,
+    /// How long callers wait.
+    pub(super) timeout: Duration,
     pub(super) key_prefix: Arc<str>,
     /// One line in the log for each change is enough, however many workers notice it.
     pub(super) speaks: bool,
