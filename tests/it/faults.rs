@@ -4,82 +4,16 @@
 use std::time::Duration;
 
 use chronosdb::check::Check;
-use chronosdb::store::StoreError;
 use chronosdb::store::redis::Settings;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
+use crate::harness::callers::{CALLERS, DEADLINE, RECOVERY, lasting, listen, recovers};
 use crate::harness::instance::{CONNECTIONS, Instance, check, check_in};
 use crate::harness::proxy::{Proxy, Weather};
 use crate::harness::redis::Redis;
 
-/// The deadline of a decision here: long enough for a busy machine.
-const DEADLINE: Duration = Duration::from_millis(100);
-
-/// How soon after a fault's end right answers must come, and some patience with a busy machine.
-const RECOVERY: Duration = Duration::from_secs(2 + 2);
-
 fn settings(url: &str) -> Settings {
     Settings { url: url.into(), timeout: DEADLINE, ..Settings::default() }
-}
-
-/// How long a fault lasts.
-fn lasting() -> Duration {
-    match std::env::var_os("CHRONOSDB_TEST_LONG") {
-        Some(_) => Duration::from_secs(30),
-        None => Duration::from_secs(1),
-    }
-}
-
-/// What callers heard during a fault.
-#[derive(Debug, Default)]
-struct Heard {
-    answers: usize,
-    /// By reason.
-    errors: std::collections::BTreeMap<&'static str, usize>,
-    late: usize,
-}
-
-impl Heard {
-    /// 99 of 100 were told about when they had to be, or at once.
-    fn is_prompt(&self) -> bool {
-        self.late * 100 <= self.answers + self.errors.values().sum::<usize>()
-    }
-}
-
-/// Sixteen callers without a pause, until the fault has lasted.
-async fn listen(instance: &Instance, check: &Check) -> Heard {
-    let until = Instant::now() + lasting();
-    let caller = async || {
-        let mut heard = Heard::default();
-        while Instant::now() < until {
-            let asked = Instant::now();
-            match instance.ask(std::slice::from_ref(check)).await {
-                Ok(_) => heard.answers += 1,
-                Err(error) => *heard.errors.entry(error.reason()).or_default() += 1,
-            }
-            heard.late += usize::from(asked.elapsed() > DEADLINE * 3);
-            // An answer in no time must not keep the others from the runtime.
-            sleep(Duration::from_millis(1)).await;
-        }
-        heard
-    };
-    let all = futures_util::future::join_all((0..16).map(|_| caller())).await;
-    let mut sum = Heard::default();
-    for heard in all {
-        sum.answers += heard.answers;
-        sum.late += heard.late;
-        for (reason, times) in heard.errors {
-            *sum.errors.entry(reason).or_default() += times;
-        }
-    }
-    sum
-}
-
-/// The right answer comes back in time.
-async fn recovers(instance: &Instance, check: &Check) -> u64 {
-    let answer = timeout(RECOVERY, instance.until_answered(check)).await;
-    let trouble = instance.store.trouble();
-    answer.unwrap_or_else(|_| panic!("not within {RECOVERY:?}: {trouble:?}")).remaining
 }
 
 fn breaker(instance: &Instance) -> i64 {
@@ -90,10 +24,12 @@ fn breaker(instance: &Instance) -> i64 {
 /// was answered is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_network_breaks() {
-    let table: [(Weather, &[&str]); 6] = [
+    let table: [(Weather, &[&str]); 7] = [
         (Weather::BlackHole, &["timeout", "unavailable"]),
         (Weather::Mute, &["timeout", "unavailable"]),
-        (Weather::Slow(DEADLINE * 5), &["timeout", "unavailable"]),
+        (Weather::Slow(DEADLINE * 8), &["timeout", "unavailable"]),
+        // A probe is answered, and too late for any call.
+        (Weather::Slow(DEADLINE * 3), &["timeout", "unavailable"]),
         (Weather::Reset, &["unavailable", "timeout"]),
         (Weather::HalfClosed, &["unavailable", "timeout"]),
         (Weather::CutAfter(3), &["unavailable", "timeout"]),
@@ -116,7 +52,7 @@ async fn the_network_breaks() {
         let told: usize = heard.errors.values().sum();
         assert!((sent as usize) < told / 4, "{weather:?}: {sent} of {told} were sent");
         proxy.set(Weather::Fair);
-        let remaining = recovers(&instance, &user).await;
+        let remaining = heard.healed(&format!("{weather:?}"), &instance, &user).await;
         let counted = limit - remaining;
         // The first, the last, and at most once what was sent in between.
         let most = 2 + instance.metrics.script_checks.get();
@@ -161,10 +97,13 @@ async fn redis_is_killed_and_comes_back_empty() {
     redis.kill();
     let heard = listen(&instance, &user).await;
     assert!(heard.answers == 0 && heard.is_prompt(), "{heard:?}");
-    // Those who wait behind a call that dials cannot know that it was never sent.
-    assert!(heard.errors["unavailable"] > 20 * heard.errors.get("timeout").unwrap_or(&0));
+    // Those who wait behind a call that dials cannot know that it was never sent; after five such
+    // calls nobody waits.
+    let waited = heard.errors.get("timeout").copied().unwrap_or(0);
+    assert!(waited <= 6 * CALLERS && heard.errors.contains_key("unavailable"), "{heard:?}");
     redis.restart();
-    assert_eq!(recovers(&instance, &user).await, 999_999, "it forgot, and counts anew");
+    let remaining = heard.healed("process killed", &instance, &user).await;
+    assert_eq!(remaining, 999_999, "it forgot, and counts anew");
 }
 
 /// Stopped, and going on as if nothing had been.
@@ -179,7 +118,7 @@ async fn redis_is_stopped_for_a_while() {
     assert!(heard.answers == 0 && heard.is_prompt(), "{heard:?}");
     assert!(heard.errors.contains_key("timeout") && heard.errors.contains_key("unavailable"));
     redis.thaw();
-    let counted = 1_000_000 - recovers(&instance, &user).await;
+    let counted = 1_000_000 - heard.healed("process stopped", &instance, &user).await;
     assert!(counted <= 2 + instance.metrics.script_checks.get(), "{counted}");
 }
 
@@ -275,14 +214,14 @@ async fn redis_refuses_writes() {
     for (user, (cause, end, reason)) in table.into_iter().enumerate() {
         redis.command::<()>(cause);
         let check = check(&user.to_string(), 5, 1);
-        let error = instance.ask(std::slice::from_ref(&check)).await.unwrap_err();
-        assert_eq!(error.reason(), reason, "{error}");
+        let heard = listen(&instance, &check).await;
+        assert!(heard.is_told(reason), "{heard:?}");
         if reason != "read_only" {
-            let still = instance.ask(std::slice::from_ref(&full)).await.unwrap();
-            assert!(!still[0].allowed, "{reason}: a refusal writes nothing");
+            let still = instance.until_answered(&full).await;
+            assert!(!still.allowed, "{reason}: a refusal writes nothing");
         }
         redis.command::<()>(end);
-        assert_eq!(recovers(&instance, &check).await, 4, "{reason}");
+        assert_eq!(heard.healed(reason, &instance, &check).await, 4, "{reason}");
     }
 }
 
@@ -300,12 +239,12 @@ async fn redis_could_not_save() {
     };
     crate::harness::wait_until("a save fails", || saved("err"));
     let user = check("bob", 5, 1);
-    let error = instance.ask(std::slice::from_ref(&user)).await.unwrap_err();
-    assert!(matches!(error, StoreError::NotSaving(_)), "{error}");
-    assert!(!instance.ask(std::slice::from_ref(&full)).await.unwrap()[0].allowed);
+    let heard = listen(&instance, &user).await;
+    assert!(heard.is_told("misconf"), "{heard:?}");
+    assert!(!instance.until_answered(&full).await.allowed);
     std::fs::remove_dir(&in_the_way).unwrap();
     crate::harness::wait_until("a save succeeds", || saved("ok"));
-    assert_eq!(recovers(&instance, &user).await, 4);
+    assert_eq!(heard.healed("misconf", &instance, &user).await, 4);
 }
 
 /// Somebody else's script runs for ever.
@@ -324,9 +263,11 @@ async fn a_script_of_somebody_else_blocks_redis() {
         error.map(|error| error.reason())
     };
     instance.until("it is told", async || ask().await == Some("busy")).await;
+    let heard = listen(&instance, &user).await;
+    assert!(heard.is_told("busy"), "{heard:?}");
     redis.command::<()>("SCRIPT KILL");
     assert!(blocker.join().unwrap().is_err());
-    recovers(&instance, &user).await;
+    heard.healed("busy", &instance, &user).await;
 }
 
 /// A restart with much data: LOADING is told until it is over.

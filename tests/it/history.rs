@@ -2,8 +2,8 @@
 //! may hold more hits that somebody was granted than its limit, and nothing was counted twice.
 //! `CHRONOSDB_TEST_LONG=1` makes it a minute.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chronosdb::check::Check;
@@ -102,7 +102,7 @@ impl History {
 
     /// No window held more; and the ledger knows each grant once, and at most once what nobody
     /// heard the end of.
-    async fn is_lawful(&self, instances: &[Instance], most: u64) {
+    async fn is_lawful(&self, instances: &[Arc<Instance>], most: u64) {
         let instance = &instances[0];
         for key in 0..KEYS {
             let busiest = self.busiest(key);
@@ -113,7 +113,7 @@ impl History {
         let counted = PLENTY - peek.remaining;
         let granted: u64 = self.of(KEYS).iter().map(|hit| hit.hits).sum();
         // A reservation that could not be given back stays.
-        let lost = |instance: &Instance| {
+        let lost = |instance: &Arc<Instance>| {
             3 * instance.metrics.give_backs.with_label_values(&["lost"]).get()
         };
         let unknown =
@@ -133,21 +133,30 @@ fn lasting() -> Duration {
     }
 }
 
-/// Three instances with eight clients each, while `chaos` goes on.
-async fn hammered(settings: &[Settings; 3], chaos: impl AsyncFnOnce()) -> (History, Vec<Instance>) {
+/// Three instances with eight clients each, while `chaos` goes on. Clients have tasks of their own:
+/// chaos may wait for a process.
+async fn hammered(
+    settings: &[Settings; 3],
+    chaos: impl AsyncFnOnce(),
+) -> (Arc<History>, Vec<Arc<Instance>>) {
     let mut instances = Vec::new();
     for settings in settings {
-        instances.push(Instance::start(settings).await);
+        instances.push(Arc::new(Instance::start(settings).await));
     }
-    let history = History::default();
-    let clients = (0..24).map(|client: usize| {
-        history.client(&instances[client % 3], u64::try_from(client).unwrap())
-    });
-    let chaos = async {
-        chaos().await;
-        history.done.store(true, Ordering::Relaxed);
-    };
-    tokio::join!(join_all(clients), chaos);
+    let history = Arc::new(History::default());
+    let clients: Vec<_> = (0..24)
+        .map(|client: usize| {
+            let (history, instance) = (Arc::clone(&history), Arc::clone(&instances[client % 3]));
+            tokio::spawn(async move {
+                history.client(&instance, u64::try_from(client).unwrap()).await;
+            })
+        })
+        .collect();
+    chaos().await;
+    history.done.store(true, Ordering::Relaxed);
+    for client in clients {
+        client.await.unwrap();
+    }
     (history, instances)
 }
 
@@ -252,7 +261,8 @@ async fn no_window_overflows_while_slots_move() {
     let (history, instances) = hammered(&[(); 3].map(|()| settings.clone()), chaos).await;
     history.is_lawful(&instances, LIMIT).await;
     let give_backs = |result: &str| -> u64 {
-        let of = |instance: &Instance| instance.metrics.give_backs.with_label_values(&[result]);
+        let of =
+            |instance: &Arc<Instance>| instance.metrics.give_backs.with_label_values(&[result]);
         instances.iter().map(|instance| of(instance).get()).sum()
     };
     let (done, lost) = (give_backs("done"), give_backs("lost"));
@@ -273,13 +283,10 @@ async fn a_failover_forgives_at_most_one_limit() {
         master_name: Some("quotas".into()),
         ..standalone("redis://127.0.0.1")
     };
-    let next = sentinels.servers[1].port.to_string();
     let chaos = async || {
         sleep(WINDOW * 3).await;
         sentinels.servers[0].kill();
-        crate::harness::wait_until("the sentinels choose the replica", || {
-            sentinels.master(0, "port").is_some_and(|port| port == next)
-        });
+        sentinels.wait_until_chosen(1);
         sleep(lasting()).await;
     };
     let (history, instances) = hammered(&[(); 3].map(|()| settings.clone()), chaos).await;

@@ -1,20 +1,18 @@
 //! Sentinels and clusters, real ones: the same answers, whoever serves them at the moment.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use chronosdb::check::{Check, Mode};
-use chronosdb::metrics::Metrics;
-use chronosdb::store::redis::{Redis as Store, Settings, Tls, Topology};
-use tempfile::TempDir;
+use chronosdb::store::redis::{Settings, Topology};
+use tokio::time::Instant;
 
-use crate::harness::certs::{Ca, Pair};
+use crate::harness::callers::listen_while;
 use crate::harness::cluster::Cluster;
 use crate::harness::instance::{Instance, check, check_in, patient};
-use crate::harness::redis::Redis;
+use crate::harness::redis::{ACCOUNT, Redis};
 use crate::harness::sentinels::Sentinels;
 use crate::harness::server::Server;
-use crate::harness::{free_port, http, wait_until};
+use crate::harness::{http, wait_until};
 
 fn of_sentinels(sentinels: &Sentinels) -> Settings {
     Settings {
@@ -34,16 +32,19 @@ fn of_cluster(cluster: &Cluster) -> Settings {
 async fn it_follows_the_sentinels_to_another_primary() {
     let mut sentinels = Sentinels::start();
     let instance = Instance::start(&of_sentinels(&sentinels)).await;
-    let check = check("bob", 3, 1);
-    assert_eq!(instance.until_answered(&check).await.remaining, 2);
+    let user = check("bob", 3, 1);
+    assert_eq!(instance.until_answered(&user).await.remaining, 2);
     let replica = &sentinels.servers[1];
     wait_until("the hit is replicated", || replica.command::<u64>("DBSIZE") >= 1);
     sentinels.servers[0].kill();
-    let next = sentinels.servers[1].port.to_string();
-    wait_until("the sentinels choose the replica", || {
-        sentinels.master(0, "port").is_some_and(|port| port == next)
+    let (killed, peek) = (Instant::now(), check("bob", 3, 0));
+    let heard = listen_while(&instance, &peek, async {
+        let remaining = instance.until_answered(&peek).await.remaining;
+        assert_eq!(remaining, 2, "what was counted is known");
     });
-    assert_eq!(instance.until_answered(&check).await.remaining, 1, "what was counted is known");
+    heard.await.print("sentinel failover", killed.elapsed());
+    sentinels.wait_until_chosen(1);
+    assert_eq!(instance.until_answered(&user).await.remaining, 1);
 }
 
 /// The old primary is cut off from the sentinels, goes on believing, and takes writes.
@@ -53,16 +54,10 @@ async fn a_primary_that_does_not_know_of_its_end_is_left() {
     let instance = Instance::start(&of_sentinels(&sentinels)).await;
     let check = check("bob", 1000, 1);
     instance.until_answered(&check).await;
-    // They believe that the first is away, since they ask under a name that it does not know.
+    // They believe that the first is away, since it does not answer their account any more.
     let [old, new] = &sentinels.servers;
-    for user in
-        ["ACL SETUSER limiter on nopass ~* +@all", "ACL SETUSER default -ping -info -publish"]
-    {
-        old.command::<()>(user);
-    }
-    wait_until("the sentinels choose the other", || {
-        sentinels.master(0, "port").is_some_and(|port| port == new.port.to_string())
-    });
+    old.command::<()>(&format!("ACL SETUSER {ACCOUNT} -ping -info -publish"));
+    sentinels.wait_until_chosen(1);
     let counted = |server: &Redis| {
         server.try_command::<u64>("ZCARD chronosdb:quota:{k:bob}:60000").unwrap_or(0)
     };
@@ -182,6 +177,17 @@ async fn a_replica_takes_over_in_the_cluster() {
         cluster.servers[3].command::<u64>("DBSIZE") == counted
     });
     cluster.servers[0].kill();
+    let killed = Instant::now();
+    let slot_of = |check: &Check| {
+        let key = String::from_utf8(check.key.as_bytes().to_vec()).unwrap();
+        cluster.servers[1].command::<usize>(&format!("CLUSTER KEYSLOT {{{key}}}"))
+    };
+    let moved = keys.iter().find(|key| cluster.owner(slot_of(key)) == 0).unwrap();
+    let peek = Check { hits: 0, ..moved.clone() };
+    let heard = listen_while(&instance, &peek, async {
+        instance.until_answered(&peek).await;
+    });
+    heard.await.print("cluster: a primary killed", killed.elapsed());
     for key in &keys {
         // Without an answer a hit may have been counted all the same.
         let remaining = instance.until_answered(key).await.remaining;
@@ -217,63 +223,6 @@ async fn a_caller_that_goes_away_reserves_nothing() {
             .await;
     }
     assert_eq!(instance.metrics.give_backs.with_label_values(&["done"]).get(), 2);
-}
-
-/// What an authority has signed.
-struct Issued {
-    ca: PathBuf,
-    server: Pair,
-    client: Pair,
-}
-
-/// A Redis that shows a certificate of its own authority, and asks for one of us.
-#[tokio::test]
-async fn redis_over_tls_knows_us_and_we_know_it() {
-    let folder = TempDir::new().unwrap();
-    let made = |name: &str| {
-        let ca = Ca::new(name);
-        let names = ["server", "client"].map(|kind| format!("{name}-{kind}"));
-        let [server, client] = names.map(|name| ca.issue(folder.path(), &name, &["localhost"]));
-        Issued { ca: ca.write(&folder.path().join(format!("{name}.pem"))), server, client }
-    };
-    let (ours, theirs) = (made("ours"), made("theirs"));
-    let port = free_port();
-    let args = format!(
-        "--tls-port {port} --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file {}",
-        ours.server.cert.display(),
-        ours.server.key.display(),
-        ours.ca.display()
-    );
-    let redis = Redis::start_with(&args.split(' ').collect::<Vec<_>>());
-    let settings = |authority: &Issued, client: Option<&Issued>| Settings {
-        tls: Tls {
-            ca: Some(authority.ca.clone()),
-            cert: client.map(|issued| issued.client.cert.clone()),
-            key: client.map(|issued| issued.client.key.clone()),
-        },
-        ..patient(&format!("rediss://localhost:{port}"))
-    };
-    let instance = Instance::start(&settings(&ours, Some(&ours))).await;
-    assert!(instance.until_answered(&check("bob", 1, 1)).await.allowed);
-    assert_eq!(redis.command::<u64>("EXISTS chronosdb:quota:{k:bob}:60000"), 1);
-    for (wrong, expected) in [
-        (settings(&theirs, Some(&ours)), "UnknownIssuer"),
-        (settings(&ours, None), "CertificateRequired"),
-        (settings(&ours, Some(&theirs)), "UnknownCA"),
-        (Settings { tls: Tls::default(), ..settings(&ours, None) }, "UnknownIssuer"),
-    ] {
-        let instance = Instance::launch(&wrong);
-        let says = async || instance.store.trouble().is_some_and(|why| why.contains(expected));
-        instance.until(expected, says).await;
-    }
-}
-
-#[test]
-fn what_is_wrong_with_a_certificate_is_said() {
-    let tls = Tls { ca: Some("/nowhere/ca.pem".into()), ..Tls::default() };
-    let settings = Settings { tls, ..patient("rediss://127.0.0.1:1") };
-    let error = Store::open(&settings, 1, "test", Metrics::new()).err().unwrap();
-    assert!(error.contains("store.redis.tls.ca: /nowhere/ca.pem: No such file"), "{error}");
 }
 
 /// The program, with what its settings file says of sentinels and clusters.

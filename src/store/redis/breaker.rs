@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use prometheus::IntGauge;
 use tokio::sync::Notify;
 
-use super::dial::Link;
 use crate::store::StoreError;
 
 /// Failures in a row that open the breaker.
@@ -55,17 +54,7 @@ impl Breaker {
 
     /// Learns from a call. What Redis itself refuses (OOM, MISCONF) is an answer, in no time,
     /// and its refusals and peeks are still true.
-    pub(super) fn observe(&self, error: Option<&StoreError>, link: Option<&Link>) {
-        match (link, error) {
-            // A demoted primary never says anything else on these connections, and behind one
-            // address there may be another server by now.
-            (Some(link), Some(StoreError::ReadOnly(_) | StoreError::Loading(_))) => {
-                link.leave_server();
-            }
-            (Some(link), Some(StoreError::Timeout)) => link.unanswered(),
-            (Some(link), _) => link.answered(),
-            (None, _) => {}
-        }
+    pub(super) fn observe(&self, error: Option<&StoreError>) {
         let Some(error) = error.filter(|error| is_failure(error)) else {
             if self.failures.load(Ordering::Relaxed) != 0 {
                 self.failures.store(0, Ordering::Relaxed);

@@ -34,30 +34,38 @@ impl Link {
         self.broken.load(Ordering::Relaxed) || self.era != self.eras.load(Ordering::Relaxed)
     }
 
-    /// The pool will replace it.
-    pub(super) fn give_up(&self) {
-        self.broken.store(true, Ordering::Relaxed);
-    }
-
-    /// The server is the wrong one: all connections that were made when this one was are replaced,
-    /// and none that was made since.
-    pub(super) fn leave_server(&self) {
-        let next = self.era + 1;
-        let _ = self.eras.compare_exchange(self.era, next, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    /// A call was answered.
-    pub(super) fn answered(&self) {
+    /// Learns from a call how the connection is.
+    pub(super) fn learn(&self, error: Option<&StoreError>) {
+        match error {
+            // Where that repeats itself, the peer may be a black hole.
+            Some(StoreError::Timeout) => {
+                if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_UNANSWERED {
+                    self.give_up();
+                }
+                return;
+            }
+            // Without RESP3 nothing else tells that it has ended.
+            Some(StoreError::Unavailable(_)) => self.give_up(),
+            // A demoted primary never says anything else on these connections, and behind one
+            // address there may be another server by now.
+            Some(StoreError::ReadOnly(_) | StoreError::Loading(_)) => self.leave_server(),
+            _ => {}
+        }
         if self.unanswered.load(Ordering::Relaxed) != 0 {
             self.unanswered.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A call was not answered in time: where that repeats itself, the peer may be a black hole.
-    pub(super) fn unanswered(&self) {
-        if self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_UNANSWERED {
-            self.give_up();
-        }
+    /// The pool will replace it.
+    fn give_up(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+    }
+
+    /// The server is the wrong one: all connections that were made when this one was are replaced,
+    /// and none that was made since.
+    fn leave_server(&self) {
+        let next = self.era + 1;
+        let _ = self.eras.compare_exchange(self.era, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 

@@ -70,6 +70,7 @@ impl Redis {
         let common = Common {
             worker: worker.into(),
             connections,
+            timeout: settings.timeout,
             key_prefix: settings.key_prefix.as_str().into(),
             speaks: worker == MAIN,
             metrics: Arc::clone(&metrics),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bb8_redis::bb8::{Pool, QueueStrategy, RunError};
 use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::DIAL_TIMEOUT;
@@ -34,6 +35,8 @@ pub(super) struct Common {
     pub(super) worker: Arc<str>,
     /// Connections to each server.
     pub(super) connections: u32,
+    /// How long callers wait.
+    pub(super) timeout: Duration,
     pub(super) key_prefix: Arc<str>,
     /// One line in the log for each change is enough, however many workers notice it.
     pub(super) speaks: bool,
@@ -91,15 +94,16 @@ impl Node {
         metrics.redis_latency_ms.observe(milliseconds(asked.elapsed()));
         metrics.script_runs.inc();
         metrics.script_checks.inc_by(work.asks() as u64);
-        let answer = answer.unwrap_or_else(|_| {
-            Err(Fault::told(match link {
-                Some(_) => StoreError::Timeout,
-                None => self.no_connection(),
-            }))
-        });
-        let error = answer.as_ref().err().map(|fault| &fault.meaning);
-        self.breaker.observe(error, link.as_ref());
+        let answer = self.outcome(answer, link);
+        self.breaker.observe(answer.as_ref().err().map(|fault| &fault.meaning));
         answer
+    }
+
+    /// The same for a watchdog, whatever the breaker says.
+    pub(super) async fn probe(&self, work: Work<'_>, patience: Duration) -> Result<(), StoreError> {
+        let mut link = None;
+        let answer = timeout(patience, self.send(work, false, &mut link)).await;
+        self.outcome(answer, link).map(|_| ()).map_err(|fault| fault.meaning)
     }
 
     async fn send(
@@ -118,15 +122,28 @@ impl Node {
         command: &Cmd,
         patience: Duration,
     ) -> Result<Value, StoreError> {
-        let mut sent = false;
+        let mut used = None;
         let ask = async {
-            let mut link = self.link().await?;
-            sent = true;
+            let link = used.insert(self.link().await.map_err(Fault::unsent)?);
             let reply = command.query_async(&mut link.connection).await;
-            reply.map_err(|error| store_error(&error))
+            reply.map_err(|error| Fault::of(&error))
         };
         let reply = timeout(patience, ask).await;
-        reply.unwrap_or_else(|_| Err(if sent { StoreError::Timeout } else { self.no_connection() }))
+        self.outcome(reply, used).map_err(|fault| fault.meaning)
+    }
+
+    /// What became of something that had its time, and what that says of the connection.
+    fn outcome<T>(
+        &self,
+        tried: Result<Result<T, Fault>, Elapsed>,
+        used: Option<Link>,
+    ) -> Result<T, Fault> {
+        let Some(link) = used else {
+            return tried.unwrap_or_else(|_| Err(Fault::told(self.no_connection())));
+        };
+        let outcome = tried.unwrap_or_else(|_| Err(Fault::told(StoreError::Timeout)));
+        link.learn(outcome.as_ref().err().map(|fault| &fault.meaning));
+        outcome
     }
 
     /// Whether it is a primary, as it says itself.

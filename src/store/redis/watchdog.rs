@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use super::fault::Fault;
 use super::node::Node;
 use super::script::Work;
 use super::slots;
@@ -22,7 +21,8 @@ const CALM: Duration = Duration::from_secs(1);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 
-/// A probe may take longer than a decision: it is about whether the server answers at all.
+/// A probe may take longer than a decision: a server that is only late is told from one that is
+/// away.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Between looks at Redis' memory settings.
@@ -62,7 +62,7 @@ pub(super) async fn run(node: Arc<Node>, serves: Serves) {
                 }
                 node.breaker.trip(&error);
                 sleep(jittered(retry)).await;
-                retry = (retry * 2).min(LAST_RETRY);
+                retry = if probe.is_late { FIRST_RETRY } else { (retry * 2).min(LAST_RETRY) };
             }
             _ => {
                 node.breaker.close();
@@ -98,6 +98,8 @@ struct Probe {
     number: u32,
     /// The primary that the sentinels named last.
     primary: Option<String>,
+    /// The server answered when no caller would have waited any more.
+    is_late: bool,
 }
 
 impl Probe {
@@ -106,23 +108,18 @@ impl Probe {
         let Some(check) = self.check(serves) else {
             return node.query(&redis::cmd("PING"), PROBE_TIMEOUT).await.map(|_| ());
         };
-        let mut linked = false;
-        let run = async {
-            let mut link = node.link().await.map_err(Fault::told)?;
-            linked = true;
-            let work = Work::Decide { checks: std::slice::from_ref(&check), times: 1 };
-            let answer = node.scripts.run(&mut link, work, false).await;
-            if let Err(Fault { meaning: StoreError::ReadOnly(_), .. }) = &answer {
-                link.leave_server();
-            }
-            answer.map(|_| ())
-        };
-        let ran = timeout(PROBE_TIMEOUT, run).await;
-        let ran = ran.unwrap_or_else(|_| {
-            let late = if linked { StoreError::Timeout } else { node.no_connection() };
-            Err(Fault::told(late))
-        });
-        match ran.map_err(|fault| fault.meaning) {
+        let work = Work::Decide { checks: std::slice::from_ref(&check), times: 1 };
+        let timeout = node.common.timeout;
+        let asked = Instant::now();
+        let answer = node.probe(work, PROBE_TIMEOUT).await;
+        // Calls that were let through now would only wait in vain. While they pass, one late probe
+        // does not cut them short.
+        self.is_late = answer.is_ok() && node.breaker.is_open() && asked.elapsed() > timeout;
+        match answer {
+            Ok(()) if self.is_late => Err(StoreError::Unavailable(format!(
+                "it answers after {:?}, later than store.redis.timeout ({timeout:?})",
+                asked.elapsed()
+            ))),
             // The slot has just gone elsewhere: the server is well.
             Err(StoreError::ClusterDown(_)) => Ok(()),
             Ok(()) if self.knows_features => Ok(()),

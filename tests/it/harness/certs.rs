@@ -25,7 +25,7 @@ impl Ca {
         path.to_owned()
     }
 
-    /// Writes `<name>.crt` and `<name>.key` with these names in it: DNS names and URIs.
+    /// Writes `<name>.crt` and `<name>.key` with these names in it: addresses, DNS names and URIs.
     pub(crate) fn issue(&self, folder: &Path, name: &str, sans: &[&str]) -> Pair {
         self.issue_until(folder, name, sans, 4000)
     }
@@ -35,9 +35,10 @@ impl Ca {
         let mut params = CertificateParams::default();
         params.subject_alt_names = sans
             .iter()
-            .map(|&text| match text.contains("://") {
-                true => SanType::URI(text.try_into().unwrap()),
-                false => SanType::DnsName(text.try_into().unwrap()),
+            .map(|&text| match text.parse() {
+                Ok(address) => SanType::IpAddress(address),
+                _ if text.contains("://") => SanType::URI(text.try_into().unwrap()),
+                _ => SanType::DnsName(text.try_into().unwrap()),
             })
             .collect();
         params.not_after = date_time_ymd(year, 12, 31);
@@ -55,4 +56,31 @@ impl Ca {
 pub(crate) struct Pair {
     pub(crate) cert: PathBuf,
     pub(crate) key: PathBuf,
+}
+
+/// What an authority has signed for servers and for those who ask them.
+pub(crate) struct Issued {
+    pub(crate) ca: PathBuf,
+    pub(crate) server: Pair,
+    pub(crate) client: Pair,
+}
+
+impl Issued {
+    /// By an authority of this name; servers are called so.
+    pub(crate) fn by(authority: &str, folder: &Path, server: &str) -> Self {
+        let ca = Ca::new(authority);
+        let names = ["server", "client"].map(|kind| format!("{authority}-{kind}"));
+        let [server, client] = names.map(|name| ca.issue(folder, &name, &[server]));
+        Self { ca: ca.write(&folder.join(format!("{authority}.pem"))), server, client }
+    }
+
+    /// What a redis-server is told: it shows its certificate, and asks for the client's.
+    pub(crate) fn arguments(&self, port: u16) -> Vec<String> {
+        let Pair { cert, key } = &self.server;
+        let (cert, key, ca) = (cert.display(), key.display(), self.ca.display());
+        let line = format!(
+            "--tls-port {port} --tls-cert-file {cert} --tls-key-file {key} --tls-ca-cert-file {ca} --tls-replication yes --tls-cluster yes"
+        );
+        line.split(' ').map(str::to_owned).collect()
+    }
 }

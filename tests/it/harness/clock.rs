@@ -33,7 +33,13 @@ impl Clock {
 
     /// Makes a process that is about to start live by this clock.
     pub(crate) fn rule_over(&self, command: &mut Command) {
-        command.env("LD_PRELOAD", shim()).env("CHRONOSDB_TEST_CLOCK", &self.path);
+        command.envs(self.variables());
+    }
+
+    /// The environment of a process that lives by this clock.
+    pub(crate) fn variables(&self) -> [(&'static str, String); 2] {
+        let paths = [("LD_PRELOAD", shim()), ("CHRONOSDB_TEST_CLOCK", &self.path)];
+        paths.map(|(name, path)| (name, path.to_str().unwrap().to_owned()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! A Redis cluster: three primaries, and a replica of the first.
 
-use super::redis::Redis;
+use super::certs::Issued;
+use super::redis::{ACCOUNT, Redis};
 use super::{free_port, wait_until};
 
 /// Runs until dropped.
@@ -14,14 +15,20 @@ const SLOTS: usize = 16_384;
 impl Cluster {
     /// Every slot is served.
     pub(crate) fn start() -> Self {
-        let servers: Vec<(Redis, u16)> = (0..4).map(|_| server()).collect();
+        Self::start_over(None, &[])
+    }
+
+    /// With more command line arguments. All servers speak TLS with each other and with us, if
+    /// there are certificates.
+    pub(crate) fn start_over(issued: Option<&Issued>, args: &[&str]) -> Self {
+        let servers: Vec<(Redis, u16)> = (0..4).map(|_| server(issued, args)).collect();
         for (index, (server, _)) in servers.iter().take(3).enumerate() {
             let (first, last) = (index * SLOTS / 3, (index + 1) * SLOTS / 3 - 1);
             server.command::<()>(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
             server.command::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
         }
         for (other, bus_port) in &servers[1..] {
-            let meet = format!("CLUSTER MEET 127.0.0.1 {} {bus_port}", other.port);
+            let meet = format!("CLUSTER MEET 127.0.0.1 {} {bus_port}", other.door());
             servers[0].0.command::<()>(&meet);
         }
         let servers: Vec<Redis> = servers.into_iter().map(|(server, _)| server).collect();
@@ -45,7 +52,7 @@ impl Cluster {
 
     /// What goes into `store.redis.nodes`.
     pub(crate) fn nodes(&self) -> Vec<String> {
-        self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect()
+        self.servers.iter().map(|server| format!("127.0.0.1:{}", server.door())).collect()
     }
 
     /// Who a server is, to the others.
@@ -67,11 +74,11 @@ impl Cluster {
 
     /// Moves the keys of a slot.
     pub(crate) fn move_keys(&self, slot: usize, from: usize, to: usize) {
-        let port = self.servers[to].port;
-        let keys: Vec<String> =
-            self.servers[from].command(&format!("CLUSTER GETKEYSINSLOT {slot} 1000"));
+        let (source, port) = (&self.servers[from], self.servers[to].door());
+        let keys: Vec<String> = source.command(&format!("CLUSTER GETKEYSINSLOT {slot} 1000"));
         for key in keys {
-            self.servers[from].command::<()>(&format!("MIGRATE 127.0.0.1 {port} {key} 0 5000"));
+            let account = format!("AUTH2 {ACCOUNT} {ACCOUNT}");
+            source.command::<()>(&format!("MIGRATE 127.0.0.1 {port} {key} 0 5000 {account}"));
         }
     }
 
@@ -92,11 +99,11 @@ impl Cluster {
 }
 
 /// One that has no slots yet, and the port of its bus.
-fn server() -> (Redis, u16) {
+fn server(issued: Option<&Issued>, args: &[&str]) -> (Redis, u16) {
     let bus_port = free_port();
-    let args = format!(
+    let own = format!(
         "--cluster-enabled yes --cluster-config-file nodes.conf --cluster-node-timeout 800 --cluster-port {bus_port}"
     );
-    let args: Vec<&str> = args.split(' ').collect();
-    (Redis::start_with(&args), bus_port)
+    let args: Vec<&str> = own.split(' ').chain(args.iter().copied()).collect();
+    (Redis::start_over(issued, &args), bus_port)
 }

@@ -1,5 +1,6 @@
 //! The real things that tests drive: Redis with a clock of its own, the service, Envoy.
 
+pub(crate) mod callers;
 pub(crate) mod certs;
 pub(crate) mod clock;
 pub(crate) mod cluster;

@@ -1,4 +1,5 @@
-//! A network between us and Redis that the test breaks: slow, deaf, cut. It reads no protocol.
+//! A network between us and Redis that the test breaks: slow, deaf, cut. It reads no
+//! protocol, but counts what we say.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -41,6 +42,16 @@ struct Shared {
     target: Mutex<u16>,
     open: Mutex<Vec<Weak<TcpStream>>>,
     closed: Mutex<bool>,
+    traffic: Mutex<Traffic>,
+}
+
+/// What came from our side so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) connections: usize,
+    pub(crate) bytes: usize,
+    /// Runs of scripts.
+    pub(crate) runs: usize,
 }
 
 impl Proxy {
@@ -53,6 +64,7 @@ impl Proxy {
             target: Mutex::new(target),
             open: Mutex::default(),
             closed: Mutex::new(false),
+            traffic: Mutex::default(),
         });
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || {
@@ -67,6 +79,11 @@ impl Proxy {
         Self { port, shared }
     }
 
+    /// Where it listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// What goes into `store.redis.url`.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
@@ -77,9 +94,21 @@ impl Proxy {
         *self.shared.weather.lock().unwrap() = weather;
     }
 
+    /// What we have said to Redis so far, whether or not it arrived.
+    pub(crate) fn traffic(&self) -> Traffic {
+        *self.shared.traffic.lock().unwrap()
+    }
+
     /// New connections go to another server; open ones stay where they are.
     pub(crate) fn point_at(&self, target: u16) {
         *self.shared.target.lock().unwrap() = target;
+    }
+}
+
+impl Traffic {
+    fn count(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len();
+        self.runs += bytes.windows(7).filter(|bytes| *bytes == b"EVALSHA").count();
     }
 }
 
@@ -96,6 +125,7 @@ impl Drop for Proxy {
 
 impl Shared {
     fn carry(&self, client: TcpStream) {
+        self.traffic.lock().unwrap().connections += 1;
         let target = *self.target.lock().unwrap();
         let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)) else { return };
         let ends = [Arc::new(client), Arc::new(server)];
@@ -113,6 +143,7 @@ impl Shared {
     fn requests(&self, mut client: &TcpStream, mut server: &TcpStream) {
         let mut bytes = [0; 16 * 1024];
         while let Ok(length @ 1..) = client.read(&mut bytes) {
+            self.traffic.lock().unwrap().count(&bytes[..length]);
             self.wait_out_the_black_hole();
             if server.write_all(&bytes[..length]).is_err() {
                 break;

@@ -4,14 +4,21 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
+use super::certs::Issued;
 use super::clock::Clock;
 use super::{free_port, signal, tool, wait_until};
+
+/// User and password of the test itself and of replicas, who may do everything whatever becomes
+/// of the others' accounts.
+pub(crate) const ACCOUNT: &str = "tests";
 
 /// Runs until dropped.
 pub(crate) struct Redis {
     /// Its wall clock.
     pub(crate) clock: Clock,
+    /// Without TLS.
     pub(crate) port: u16,
+    tls_port: Option<u16>,
     program: String,
     args: Vec<String>,
     process: Child,
@@ -26,7 +33,26 @@ impl Redis {
 
     /// With more command line arguments.
     pub(crate) fn start_with(args: &[&str]) -> Self {
-        Self::start_program(tool("CHRONOSDB_TEST_REDIS", "redis-server"), args)
+        let args = [args, &["--enable-debug-command", "yes"]].concat();
+        Self::start_program(tool("CHRONOSDB_TEST_REDIS", "redis-server"), &args)
+    }
+
+    /// With these certificates, if any: then others are spoken to over TLS only, and without it
+    /// only the test itself speaks.
+    pub(crate) fn start_over(issued: Option<&Issued>, args: &[&str]) -> Self {
+        let tls = issued.map(|issued| {
+            let port = free_port();
+            (port, issued.arguments(port))
+        });
+        let more = tls.iter().flat_map(|(_, arguments)| arguments).map(String::as_str);
+        let mut redis = Self::start_with(&args.iter().copied().chain(more).collect::<Vec<_>>());
+        redis.tls_port = tls.map(|(port, _)| port);
+        redis
+    }
+
+    /// Redis 6.2 instead, the oldest that is tested.
+    pub(crate) fn start_oldest() -> Self {
+        Self::start_program(tool("CHRONOSDB_TEST_REDIS_6", "redis-server-6"), &[])
     }
 
     /// Valkey instead. It has no clock of its own to stop: its time runs on within a command.
@@ -40,7 +66,7 @@ impl Redis {
         let args = args.iter().map(|&arg| arg.to_owned()).collect::<Vec<_>>();
         let port = free_port();
         let process = spawn(&program, port, &args, &clock, &folder);
-        let redis = Self { clock, port, program, args, process, folder };
+        let redis = Self { clock, port, tls_port: None, program, args, process, folder };
         redis.wait_for_ping();
         redis
     }
@@ -48,6 +74,11 @@ impl Redis {
     /// What goes into `store.redis.url`.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Where it listens for others: over TLS, if it does at all.
+    pub(crate) fn door(&self) -> u16 {
+        self.tls_port.unwrap_or(self.port)
     }
 
     /// One command, on a connection of its own.
@@ -64,7 +95,7 @@ impl Redis {
         let mut words = words.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
         command.arg(words.collect::<Vec<_>>());
-        command.query(&mut redis::Client::open(self.url())?.get_connection()?)
+        command.query(&mut self.client()?.get_connection()?)
     }
 
     /// A field of INFO.
@@ -82,7 +113,11 @@ impl Redis {
 
     /// A connection of the test's own.
     pub(crate) fn connect(&self) -> redis::Connection {
-        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+        self.client().unwrap().get_connection().unwrap()
+    }
+
+    fn client(&self) -> redis::RedisResult<redis::Client> {
+        redis::Client::open(format!("redis://{ACCOUNT}:{ACCOUNT}@127.0.0.1:{}", self.port))
     }
 
     /// `kill -9`: nothing is saved, nothing is said.
@@ -114,7 +149,7 @@ impl Redis {
     }
 
     fn wait_for_ping(&self) {
-        let client = redis::Client::open(self.url()).unwrap();
+        let client = self.client().unwrap();
         wait_until("redis-server answers PING", || {
             client.get_connection().is_ok_and(|mut connection| {
                 redis::cmd("PING").query::<String>(&mut connection).is_ok()
@@ -134,7 +169,9 @@ fn spawn(program: &str, port: u16, args: &[String], clock: &Clock, folder: &Temp
     command
         .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""])
         .args(["--dir".as_ref(), folder.path().as_os_str()])
-        .args(["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"])
+        .args(["--repl-diskless-sync-delay", "0"])
+        .args(["--user", ACCOUNT, "on", &format!(">{ACCOUNT}"), "~*", "&*", "+@all"])
+        .args(["--masteruser", ACCOUNT, "--masterauth", ACCOUNT])
         .args(args)
         .stdin(Stdio::null())
         .stdout(Stdio::null());

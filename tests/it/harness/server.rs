@@ -149,6 +149,15 @@ impl Server {
         self.folder.path().join("rules")
     }
 
+    /// Memory that it occupies, in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kilobytes = line.split_whitespace().next().unwrap().parse::<u64>().unwrap();
+        kilobytes * 1024
+    }
+
     /// What it has said so far.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join(LOG)).unwrap()
