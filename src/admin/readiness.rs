@@ -24,12 +24,16 @@ struct State {
     rules: Option<String>,
     store: Option<String>,
     draining: bool,
+    /// What the log said last; nothing before every part has been looked at.
+    said: Option<bool>,
 }
+
+const NOT_YET: &str = "not looked at yet";
 
 impl Default for Readiness {
     fn default() -> Self {
-        let not_yet = || Some("not looked at yet".to_owned());
-        let state = State { rules: not_yet(), store: not_yet(), draining: false };
+        let not_yet = || Some(NOT_YET.to_owned());
+        let state = State { rules: not_yet(), store: not_yet(), draining: false, said: None };
         Self { state: Arc::new(Mutex::new(state)), ready: watch::Sender::new(false) }
     }
 }
@@ -67,20 +71,23 @@ impl Readiness {
         let mut state = self.state.lock().expect("no code panics holding this");
         change(&mut state);
         let ready = state.reasons().is_empty();
-        let before = self.ready.send_if_modified(|before| {
-            let changed = *before != ready;
-            *before = ready;
-            changed
-        });
-        if before && ready {
+        self.ready.send_if_modified(|before| std::mem::replace(before, ready) != ready);
+        if state.draining || !state.is_known() || state.said.replace(ready) == Some(ready) {
+            return;
+        }
+        if ready {
             tracing::info!("ready");
-        } else if before && !state.draining {
-            tracing::warn!(reasons = ?state.reasons(), "not ready");
+        } else {
+            tracing::warn!(reasons = state.reasons().join("; "), "not ready");
         }
     }
 }
 
 impl State {
+    fn is_known(&self) -> bool {
+        ![&self.rules, &self.store].into_iter().flatten().any(|trouble| trouble == NOT_YET)
+    }
+
     fn reasons(&self) -> Vec<String> {
         let named = |name, trouble: &Option<String>| Some(format!("{name}: {}", trouble.as_ref()?));
         let draining = self.draining.then(|| "draining: the process ends".to_owned());

@@ -52,13 +52,11 @@ impl Worker {
     pub(super) fn start(index: usize, job: Job) -> std::io::Result<Self> {
         let (inbox, accepted) = mpsc::unbounded_channel();
         let name = format!("worker-{index}");
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            match runtime {
-                Ok(runtime) => runtime.block_on(serve(job, accepted)),
-                Err(error) => tracing::error!(%error, "a worker could not start"),
-            }
-        })?;
+        // Here and not in the thread: who starts the worker hears of it.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || runtime.block_on(serve(job, accepted)))?;
         Ok(Self { inbox, thread })
     }
 

@@ -16,6 +16,7 @@ mod history;
 mod laws;
 mod load;
 mod meshes;
+mod mishaps;
 mod operators;
 mod pages;
 mod principals;
