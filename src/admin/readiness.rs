@@ -1,8 +1,10 @@
 //! Whether callers should be sent here, and if not, why not.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// What can keep the service from being ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +26,19 @@ struct State {
     rules: Option<String>,
     store: Option<String>,
     draining: bool,
-    /// What the log said last; nothing before every part has been looked at.
+    /// What the log said last.
     said: Option<bool>,
+    opened: Instant,
 }
 
-const NOT_YET: &str = "not looked at yet";
+/// How long a start may take before the log says that it is not ready.
+const START: Duration = Duration::from_secs(1);
 
 impl Default for Readiness {
     fn default() -> Self {
-        let not_yet = || Some(NOT_YET.to_owned());
-        let state = State { rules: not_yet(), store: not_yet(), draining: false, said: None };
+        let not_yet = || Some("not looked at yet".to_owned());
+        let (rules, store, opened) = (not_yet(), not_yet(), Instant::now());
+        let state = State { rules, store, draining: false, said: None, opened };
         Self { state: Arc::new(Mutex::new(state)), ready: watch::Sender::new(false) }
     }
 }
@@ -72,7 +77,8 @@ impl Readiness {
         change(&mut state);
         let ready = state.reasons().is_empty();
         self.ready.send_if_modified(|before| std::mem::replace(before, ready) != ready);
-        if state.draining || !state.is_known() || state.said.replace(ready) == Some(ready) {
+        let starts = !ready && state.said.is_none() && state.opened.elapsed() < START;
+        if state.draining || starts || state.said.replace(ready) == Some(ready) {
             return;
         }
         if ready {
@@ -84,10 +90,6 @@ impl Readiness {
 }
 
 impl State {
-    fn is_known(&self) -> bool {
-        ![&self.rules, &self.store].into_iter().flatten().any(|trouble| trouble == NOT_YET)
-    }
-
     fn reasons(&self) -> Vec<String> {
         let named = |name, trouble: &Option<String>| Some(format!("{name}: {}", trouble.as_ref()?));
         let draining = self.draining.then(|| "draining: the process ends".to_owned());

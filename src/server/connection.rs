@@ -14,8 +14,8 @@ use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo, UdsConnectInfo};
 
-use super::seldom::Seldom;
 use super::tls::Tls;
+use crate::seldom::Seldom;
 
 /// After an accept that failed, such as for want of file descriptors.
 pub(super) const BREATHER: Duration = Duration::from_millis(50);
@@ -35,7 +35,7 @@ pub(super) enum Accepted {
 impl Incoming {
     /// Accepts until it is dropped, and deals to the inboxes in turn.
     pub(super) async fn deal(self, inboxes: Vec<mpsc::UnboundedSender<Accepted>>) {
-        let mut seldom = Seldom::default();
+        let mut seldom = Seldom::new();
         for inbox in inboxes.iter().cycle() {
             let accepted = loop {
                 match self.accept().await {

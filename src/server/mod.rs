@@ -10,7 +10,6 @@ mod export;
 mod listen;
 mod logging;
 mod pages;
-mod seldom;
 mod stores;
 mod tls;
 mod worker;

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
 use super::connection::BREATHER;
-use super::seldom::Seldom;
+use crate::seldom::Seldom;
 
 /// From an opened connection, or an answer on it, to the end of the next request's head.
 const HEAD: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Serves for as long as the process runs.
 pub(super) async fn serve(listener: TcpListener, pages: Router) {
     let service = TowerToHyperService::new(pages.layer(from_fn(in_time)));
-    let mut seldom = Seldom::default();
+    let mut seldom = Seldom::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,

@@ -22,8 +22,11 @@ use crate::limiter::Limiter;
 use crate::settings::Settings;
 use crate::store::AnyStore;
 
-/// Streams of one connection at once; Envoy's own cap is 1,024.
-const MAX_CONCURRENT_STREAMS: u32 = 4096;
+/// Streams of one connection at once, which is Envoy's own cap.
+const MAX_CONCURRENT_STREAMS: u32 = 1024;
+
+/// A call that takes longer, apart from the store's time, does not arrive: memory waits for it.
+const CALL: Duration = Duration::from_secs(10);
 
 /// A peer that does not answer a ping within this is gone.
 const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -87,6 +90,7 @@ async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
     let routes = api::routes(limiter, &settings.headers, &settings.ratelimit, door);
     let serving = Server::builder()
         .max_concurrent_streams(Some(MAX_CONCURRENT_STREAMS))
+        .timeout(CALL + settings.store.redis.timeout)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         // No grace: with one, tonic 0.14.9 sends no GOAWAY and cuts calls that are under way.

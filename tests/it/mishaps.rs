@@ -42,6 +42,32 @@ fn without_file_descriptors_it_waits_and_says_so_once() {
     assert!(said() <= 2, "{}", server.log());
 }
 
+/// Messages that are announced, and never come.
+#[tokio::test]
+async fn a_call_that_never_arrives_is_ended_and_reserves_little() {
+    let server = Server::start(RULES, "");
+    let stream = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, server.grpc_port));
+    let (client, connection) = h2::client::handshake(stream.await.unwrap()).await.unwrap();
+    tokio::spawn(connection);
+    let (cancelled, out_of_range) = ("1", "11");
+    for (method, announced_bytes, status) in [
+        ("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", 1 << 10, cancelled),
+        ("envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", 1 << 20, out_of_range),
+        ("chronosdb.v1.RateLimiter/CheckQuota", 1 << 20, out_of_range),
+        // Larger ones are let in where ext_authz is set up: they may have bodies.
+        ("envoy.service.auth.v3.Authorization/Check", 1 << 20, out_of_range),
+    ] {
+        let request = http::Request::post(format!("http://test/{method}"));
+        let request = request.header("content-type", "application/grpc").body(()).unwrap();
+        let mut client = client.clone().ready().await.unwrap();
+        let (answer, mut sent) = client.send_request(request, false).unwrap();
+        let announced = [&[0], &u32::to_be_bytes(announced_bytes)[..]].concat();
+        sent.send_data(announced.into(), false).unwrap();
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.headers()["grpc-status"], status, "{method}: {answer:?}");
+    }
+}
+
 #[test]
 fn settings_that_would_silence_the_log_are_refused() {
     let folder = tempfile::tempdir().unwrap();

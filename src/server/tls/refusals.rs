@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use tokio_rustls::rustls::{CertificateError, Error, InvalidMessage};
 
-use super::super::seldom::Seldom;
 use super::peers::Stranger;
 use crate::metrics::Metrics;
+use crate::seldom::Seldom;
 
 /// The memory of what was said.
 pub(super) struct Refusals {

@@ -8,15 +8,20 @@ use tokio::time::Instant;
 const EVERY: Duration = Duration::from_secs(10);
 
 /// When something was said last.
-#[derive(Default)]
-pub(super) struct Seldom {
+#[derive(Debug, Default)]
+pub struct Seldom {
     at: Option<Instant>,
     unsaid: u64,
 }
 
 impl Seldom {
+    /// Nothing was said yet.
+    pub const fn new() -> Self {
+        Self { at: None, unsaid: 0 }
+    }
+
     /// How often it was not said since it last was. `None`: nor is it now.
-    pub(super) fn is_due(&mut self) -> Option<u64> {
+    pub fn is_due(&mut self) -> Option<u64> {
         let now = Instant::now();
         if self.at.is_some_and(|at| now.duration_since(at) < EVERY) {
             self.unsaid += 1;
@@ -33,7 +38,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn said_once_in_a_while_with_how_often_it_was_not() {
-        let mut seldom = Seldom::default();
+        let mut seldom = Seldom::new();
         assert_eq!(seldom.is_due(), Some(0));
         assert_eq!((seldom.is_due(), seldom.is_due()), (None, None));
         tokio::time::advance(EVERY).await;
