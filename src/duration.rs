@@ -4,14 +4,21 @@ use std::time::Duration;
 
 use serde::{Deserialize as _, Deserializer, Serializer};
 
+/// The longest there is: sums with instants stay far from their range.
+const MAX: Duration = Duration::from_secs(3650 * 24 * 60 * 60);
+
 /// Reads `250ms`, `90s`, `1h30m`, `7d`.
 ///
 /// # Errors
 /// A sentence that names what is wrong.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text.trim()).map_err(|error| {
+    let duration = humantime::parse_duration(text.trim()).map_err(|error| {
         format!("\"{text}\" is not a duration ({error}): write a number and a unit, such as 250ms, 90s or 1h30m")
-    })
+    })?;
+    if duration > MAX {
+        return Err(format!("\"{text}\" is more than 3650 days"));
+    }
+    Ok(duration)
 }
 
 /// The shortest text that [`parse`] reads back.

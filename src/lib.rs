@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod privacy;
 pub mod quota;
 pub mod rules;
+pub mod seldom;
 pub mod server;
 pub mod settings;
 pub mod store;

@@ -2,12 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use subtle::ConstantTimeEq as _;
+
+use crate::seldom::Seldom;
 
 const CLOSED: &str = "\
 This page needs a token: set http.token_file (or http.token), and send \"authorization: Bearer TOKEN\".
@@ -76,7 +79,11 @@ impl Guard {
             Ok(None) if *self == Self::Open => return None,
             Ok(None) => return Some((StatusCode::FORBIDDEN, CLOSED).into_response()),
             Err(error) => {
-                tracing::warn!(%error, "a page stays closed");
+                static SAID: Mutex<Seldom> = Mutex::new(Seldom::new());
+                let unsaid = SAID.lock().expect("no code panics holding this").is_due();
+                if let Some(unsaid) = unsaid {
+                    tracing::warn!(%error, unsaid, "a page stays closed");
+                }
                 return Some((StatusCode::FORBIDDEN, CLOSED).into_response());
             }
         };

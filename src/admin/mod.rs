@@ -5,6 +5,7 @@ pub mod readiness;
 
 use std::sync::Arc;
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn_with_state;
@@ -12,7 +13,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
 
 use self::guard::Guard;
 use self::readiness::Readiness;
@@ -64,15 +64,9 @@ pub fn router(
         .route("/readyz", get(ready))
         .route("/healthcheck", get(ready))
         .fallback(|| async { (StatusCode::NOT_FOUND, format!("There is no such page.\n{INDEX}")) })
+        .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, INDEX) })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(Pages { limiter, readiness, style })
-}
-
-/// Serves the pages for as long as the process runs.
-pub async fn serve(listener: TcpListener, pages: Router) {
-    if let Err(error) = axum::serve(listener, pages).await {
-        tracing::error!(%error, "the HTTP pages are not served any more");
-    }
 }
 
 async fn metrics(State(pages): State<Pages>) -> Response {
@@ -112,7 +106,14 @@ struct Explain {
     descriptor: String,
 }
 
-async fn explanation(State(pages): State<Pages>, Query(query): Query<Explain>) -> Response {
+async fn explanation(
+    State(pages): State<Pages>,
+    query: Result<Query<Explain>, QueryRejection>,
+) -> Response {
+    let Ok(Query(query)) = query else {
+        let text = "write /explain?domain=DOMAIN&descriptor=KEY=VALUE,KEY=VALUE\n";
+        return (StatusCode::BAD_REQUEST, text).into_response();
+    };
     let mut entries = Vec::new();
     for part in query.descriptor.split(',') {
         let Some((key, value)) = part.split_once('=') else {
@@ -158,7 +159,7 @@ async fn decide(State(pages): State<Pages>, body: axum::body::Bytes) -> Response
 mod tests {
     use arc_swap::ArcSwap;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpStream;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
     use crate::admin::readiness::Part;
@@ -209,7 +210,7 @@ descriptors:
             let pages = router(Arc::clone(&limiter), readiness.clone(), style, Guard::Open);
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            tokio::spawn(serve(listener, pages));
+            tokio::spawn(axum::serve(listener, pages).into_future());
             Self { address, readiness, limiter }
         }
 
@@ -238,9 +239,9 @@ descriptors:
             ("/rules", 200, "\"domain\":\"edge\""),
             ("/explain?domain=edge&descriptor=user=a", 200, "\"quota_key\":\"edge:user:a\""),
             ("/explain?domain=edge&descriptor=user", 400, "descriptor=key=value,key=value"),
-            ("/explain?domain=edge", 400, "missing field `descriptor`"),
+            ("/explain?domain=edge", 400, "&descriptor=KEY=VALUE"),
             ("/nothing", 404, "/healthcheck"),
-            ("/json", 405, ""),
+            ("/json", 405, "POST a rate limit request"),
         ] {
             let (code, answer) = site.ask("GET", path, "").await;
             assert_eq!(code, status, "{path}: {answer}");

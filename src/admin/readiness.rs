@@ -1,8 +1,10 @@
 //! Whether callers should be sent here, and if not, why not.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// What can keep the service from being ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +26,19 @@ struct State {
     rules: Option<String>,
     store: Option<String>,
     draining: bool,
+    /// What the log said last.
+    said: Option<bool>,
+    opened: Instant,
 }
+
+/// How long a start may take before the log says that it is not ready.
+const START: Duration = Duration::from_secs(1);
 
 impl Default for Readiness {
     fn default() -> Self {
         let not_yet = || Some("not looked at yet".to_owned());
-        let state = State { rules: not_yet(), store: not_yet(), draining: false };
+        let (rules, store, opened) = (not_yet(), not_yet(), Instant::now());
+        let state = State { rules, store, draining: false, said: None, opened };
         Self { state: Arc::new(Mutex::new(state)), ready: watch::Sender::new(false) }
     }
 }
@@ -67,15 +76,15 @@ impl Readiness {
         let mut state = self.state.lock().expect("no code panics holding this");
         change(&mut state);
         let ready = state.reasons().is_empty();
-        let before = self.ready.send_if_modified(|before| {
-            let changed = *before != ready;
-            *before = ready;
-            changed
-        });
-        if before && ready {
+        self.ready.send_if_modified(|before| std::mem::replace(before, ready) != ready);
+        let starts = !ready && state.said.is_none() && state.opened.elapsed() < START;
+        if state.draining || starts || state.said.replace(ready) == Some(ready) {
+            return;
+        }
+        if ready {
             tracing::info!("ready");
-        } else if before && !state.draining {
-            tracing::warn!(reasons = ?state.reasons(), "not ready");
+        } else {
+            tracing::warn!(reasons = state.reasons().join("; "), "not ready");
         }
     }
 }

@@ -106,6 +106,10 @@ impl Client {
             (false, None) => format!("http://{target}"),
             (false, Some(_)) => format!("https://{target}"),
         };
+        let address = uri.strip_prefix("http://").filter(|rest| !rest.contains([':', '/']));
+        if let Some(host) = address {
+            return Err(format!("{target} has no port: write {host}:50051"));
+        }
         let wrong =
             |error| format!("{target} is not an address: write host:port or unix:path ({error})");
         let is_tls = uri.starts_with("https://");
@@ -121,8 +125,9 @@ impl Client {
             Ok(channel) => channel.map_err(|error| chain(&error)),
             Err(late) => Err(late.to_string()),
         };
-        let channel = channel.map_err(|error| {
-            format!("nobody answers at {target}: is the server running? ({error})")
+        let channel = channel.map_err(|error| match error.contains("InvalidContentType") {
+            true => format!("{target} speaks no TLS: leave https:// out ({error})"),
+            false => format!("nobody answers at {target}: is the server running? ({error})"),
         })?;
         Ok(Self { channel, target: target.to_owned(), is_tls })
     }
@@ -143,7 +148,10 @@ impl Client {
                     allowed: answer.allowed,
                     remaining: u64::try_from(answer.remaining_quota).ok(),
                     retry_after: wait.filter(|_| !answer.allowed),
-                    limit: format!("{max_requests} per {window_seconds}s"),
+                    limit: match (max_requests, window_seconds) {
+                        (0, 0) => "by the rules".to_owned(),
+                        _ => format!("{max_requests} per {window_seconds}s"),
+                    },
                 })
             }
             Question::Descriptors { domain, descriptors, hits } => {
@@ -259,8 +267,7 @@ fn read(response: &RateLimitResponse) -> Answer {
         retry_after: wait.filter(|_| !allowed),
         limit: tightest
             .and_then(|status| status.current_limit.as_ref())
-            .map(limit)
-            .unwrap_or_default(),
+            .map_or_else(|| "no rule matches, or it is unlimited".to_owned(), limit),
     }
 }
 

@@ -71,8 +71,9 @@ pub const SERVICES: [&str; 3] =
 /// The service that is ready when the server is, and the door of ext_authz is open.
 pub const AUTHORIZATION: &str = "envoy.service.auth.v3.Authorization";
 
-/// A request may carry headers of 64 KiB; one of more than this is a mistake.
-const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
+/// A request may carry headers of 64 KiB; one of more than this is a mistake. So much is set aside
+/// as soon as a message begins, whether or not it ever comes.
+const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
 /// Envoy may be told to send bodies along. One beyond this would be an error, which may let its
 /// request pass; nobody needs bodies here, so there is much room.
@@ -85,6 +86,7 @@ pub fn routes(
     settings: &ratelimit::Settings,
     door: Arc<ext_authz::Door>,
 ) -> Routes {
+    let max_check_bytes = if door.is_open() { MAX_CHECK_BYTES } else { MAX_MESSAGE_BYTES };
     let native = native::Native::new(Arc::clone(&limiter));
     let ext_authz = ext_authz::ExtAuthz::new(Arc::clone(&limiter), headers.style, door);
     let ratelimit = ratelimit::RateLimit::new(limiter, headers.style, settings);
@@ -93,7 +95,7 @@ pub fn routes(
         .add_service(
             RateLimitServiceServer::new(ratelimit).max_decoding_message_size(MAX_MESSAGE_BYTES),
         )
-        .add_service(AuthorizationServer::new(ext_authz).max_decoding_message_size(MAX_CHECK_BYTES))
+        .add_service(AuthorizationServer::new(ext_authz).max_decoding_message_size(max_check_bytes))
         .add_service(RateLimiterServer::new(native).max_decoding_message_size(MAX_MESSAGE_BYTES));
     let reflection = || {
         tonic_reflection::server::Builder::configure()

@@ -74,6 +74,9 @@ impl RateLimitService for RateLimit {
     }
 }
 
+/// So many descriptors are decided together: ten thousand would keep Redis from everybody else.
+const MAX_DESCRIPTORS: usize = 256;
+
 /// What is wrong with a request, by the name of its field.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
@@ -83,6 +86,9 @@ pub enum Invalid {
     /// Nothing is asked.
     #[error("descriptors: there must be at least one")]
     Descriptors,
+    /// Too much is asked.
+    #[error("descriptors: there are {0}, at most {MAX_DESCRIPTORS} are decided together")]
+    TooMany(usize),
     /// A descriptor that says nothing.
     #[error("descriptors[{0}].entries: there must be at least one")]
     Entries(usize),
@@ -94,7 +100,7 @@ pub enum Invalid {
 impl Invalid {
     /// Whether the request says nothing, rather than something wrong.
     pub fn is_empty_request(&self) -> bool {
-        !matches!(self, Self::Limit(..))
+        !matches!(self, Self::TooMany(..) | Self::Limit(..))
     }
 }
 
@@ -108,6 +114,9 @@ pub fn question(request: RateLimitRequest) -> Result<check::Request, Invalid> {
     }
     if request.descriptors.is_empty() {
         return Err(Invalid::Descriptors);
+    }
+    if request.descriptors.len() > MAX_DESCRIPTORS {
+        return Err(Invalid::TooMany(request.descriptors.len()));
     }
     let hits = i64::from(request.hits_addend.max(1));
     let descriptors = request.descriptors.into_iter().enumerate();
@@ -244,6 +253,8 @@ mod tests {
         };
         assert!(error(|wire| wire.domain.clear()).starts_with("domain: "));
         assert!(error(|wire| wire.descriptors.clear()).starts_with("descriptors: "));
+        let many = error(|wire| wire.descriptors = vec![wire.descriptors[0].clone(); 257]);
+        assert!(many.starts_with("descriptors: there are 257, at most 256"), "{many}");
         assert!(
             error(|wire| wire.descriptors[0].entries.clear()).starts_with("descriptors[0].entries")
         );

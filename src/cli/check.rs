@@ -53,7 +53,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value = "10s", value_parser = crate::duration::parse)]
     window: Duration,
     /// How often to ask
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     times: u32,
     #[command(flatten)]
     tls: tls::Arguments,

@@ -43,11 +43,11 @@ Examples:
   chronosdb validate config/rules               every error of every file, for CI
   chronosdb explain edge api_key=free,user_id=bob
   chronosdb completions bash                    what <TAB> needs to know
-  chronosdb key hash --name ann                 an entry for the file of API keys; reads the key from stdin
+  chronosdb key hash --name ann                 an entry for the file of API keys
   chronosdb load --rate 5000                    how a running server answers under load
 
-Settings come from the file, then from variables such as CHRONOSDB_STORE__REDIS__URL, then from flags.
-`chronosdb serve --print-config` shows them all.
+Settings come from the file, then from variables such as CHRONOSDB_STORE__REDIS__URL, then from
+flags. `chronosdb serve --print-config` shows them all.
 Exit codes: 0 good, 1 what was asked about is bad, 2 wrong usage or settings.";
 
 #[derive(Parser)]

@@ -9,7 +9,8 @@ use crate::api::client::Question;
 #[group(skip)]
 pub(super) struct Arguments {
     /// Ask Envoy's rate limit service about this domain, by its rules
-    #[arg(long, value_name = "DOMAIN", requires = "descriptors")]
+    #[arg(long, value_name = "DOMAIN", requires = "descriptors",
+          conflicts_with_all = ["user", "api_key", "limit", "window"])]
     domain: Option<String>,
     /// Descriptors for --domain: entries joined by commas
     #[arg(value_name = "KEY=VALUE,…", requires = "domain")]

@@ -20,7 +20,8 @@ listens on loopback. A settings file comes next, then variables such as
 CHRONOSDB_STORE__REDIS__URL (sections joined by two underscores), then the flags below.
 
 SIGTERM and SIGINT: not ready at once, still serving for drain.delay, then calls under way may
-take drain.timeout. A second signal ends at once. Rules reload by themselves when files change.",
+take drain.timeout. A second signal ends at once. Rules reload by themselves when files change;
+SIGHUP does nothing.",
     after_help = "\
 Examples:
   chronosdb serve                                          memory, loopback, config/rules

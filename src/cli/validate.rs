@@ -17,7 +17,7 @@ Examples:
   chronosdb validate edge.yaml native.yaml
   chronosdb validate --format json config/rules            for annotations in CI
 
-Exit codes: 0 no errors, 1 errors, 2 wrong usage."
+Exit codes: 0 no errors, 1 errors, or no rules file at all; 2 wrong usage."
 )]
 pub(super) struct Arguments {
     /// Rules files, or folders of them
@@ -45,6 +45,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             super::say(json.map_err(|error| Failure::Bad(error.to_string()))?);
         }
     }
-    let bad = !report.errors.is_empty();
-    if bad { Err(Failure::Bad("the rules have errors".into())) } else { Ok(()) }
+    if !report.errors.is_empty() {
+        return Err(Failure::Bad("the rules have errors".into()));
+    }
+    // A wrong path must not look like good rules to CI.
+    if report.files.is_empty() {
+        return Err(Failure::Bad("there is no *.yaml or *.yml file".into()));
+    }
+    Ok(())
 }

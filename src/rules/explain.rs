@@ -84,7 +84,7 @@ pub fn explain(rules: &RuleSet, domain: &str, entries: &[Entry], privacy: &Priva
 pub fn unknown_domain(rules: &RuleSet, domain: &str) -> String {
     let domains = rules.domains();
     let names = || domains.iter().map(|domain| &*domain.name);
-    let mut reason = format!("no rules file declares the domain \"{domain}\"");
+    let mut reason = format!("no rules file declares the domain {domain:?}");
     if let Some(meant) = did_you_mean(domain, names()) {
         let _ = write!(reason, "; did you mean \"{meant}\"?");
     } else if domains.is_empty() {

@@ -1,4 +1,5 @@
-//! Connections: accepted once, dealt to the workers in turn, so that each has its part.
+//! Connections: accepted once, dealt to the workers in turn, so that each has its part. One that
+//! never begins to speak is closed.
 
 use std::io;
 use std::pin::Pin;
@@ -9,13 +10,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo, UdsConnectInfo};
 
 use super::tls::Tls;
+use crate::seldom::Seldom;
 
 /// After an accept that failed, such as for want of file descriptors.
-const BREATHER: Duration = Duration::from_millis(50);
+pub(super) const BREATHER: Duration = Duration::from_millis(50);
 
 /// Where connections come from.
 pub(super) struct Incoming {
@@ -32,13 +35,16 @@ pub(super) enum Accepted {
 impl Incoming {
     /// Accepts until it is dropped, and deals to the inboxes in turn.
     pub(super) async fn deal(self, inboxes: Vec<mpsc::UnboundedSender<Accepted>>) {
+        let mut seldom = Seldom::new();
         for inbox in inboxes.iter().cycle() {
             let accepted = loop {
                 match self.accept().await {
                     Ok(accepted) => break accepted,
                     Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
-                        tokio::time::sleep(BREATHER).await;
+                        if let Some(unsaid) = seldom.is_due() {
+                            tracing::warn!(%error, unsaid, "a connection could not be accepted");
+                        }
+                        sleep(BREATHER).await;
                     }
                 }
             };
@@ -65,8 +71,18 @@ impl Incoming {
     }
 }
 
+/// How long a client may take for HTTP/2's preface, its first bytes. From then on it is pinged.
+const PREFACE: Duration = Duration::from_secs(20);
+const PREFACE_BYTES: usize = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+
 /// A connection of this worker's runtime.
-pub(super) enum Connection {
+pub(super) struct Connection {
+    stream: Stream,
+    /// Until the preface is read: when it must be, and how many bytes have come.
+    preface: Option<(Pin<Box<Sleep>>, usize)>,
+}
+
+enum Stream {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Uds(UnixStream),
@@ -77,19 +93,41 @@ impl Connection {
     /// nothing came of it.
     async fn adopt(accepted: Accepted, tls: Option<&Tls>) -> Option<Self> {
         let adopted = match accepted {
-            Accepted::Tcp(stream) => TcpStream::from_std(stream).map(Self::Tcp),
-            Accepted::Uds(stream) => UnixStream::from_std(stream).map(Self::Uds),
+            Accepted::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
+            Accepted::Uds(stream) => UnixStream::from_std(stream).map(Stream::Uds),
         };
-        match (adopted, tls) {
-            (Ok(Self::Tcp(stream)), Some(tls)) => {
-                tls.accept(stream).await.map(|stream| Self::Tls(Box::new(stream)))
+        let stream = match (adopted, tls) {
+            (Ok(Stream::Tcp(stream)), Some(tls)) => {
+                tls.accept(stream).await.map(|stream| Stream::Tls(Box::new(stream)))
             }
-            (Ok(connection), _) => Some(connection),
+            (Ok(stream), _) => Some(stream),
             (Err(error), _) => {
                 tracing::warn!(%error, "a connection could not be adopted");
                 None
             }
+        };
+        stream.map(Self::new)
+    }
+
+    fn new(stream: Stream) -> Self {
+        Self { stream, preface: Some((Box::pin(sleep(PREFACE)), 0)) }
+    }
+
+    /// What was read, or that the preface is overdue.
+    fn in_time(
+        &mut self,
+        polled: Poll<io::Result<()>>,
+        read_bytes: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Some((deadline, come_bytes)) = &mut self.preface else { return polled };
+        *come_bytes += read_bytes;
+        if *come_bytes >= PREFACE_BYTES {
+            self.preface = None;
+        } else if polled.is_pending() && deadline.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
+        polled
     }
 }
 
@@ -123,10 +161,10 @@ impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        match self {
-            Self::Tcp(stream) => Peer::Tcp(stream.connect_info()),
-            Self::Tls(stream) => Peer::Tcp(stream.get_ref().0.connect_info()),
-            Self::Uds(stream) => Peer::Uds(stream.connect_info()),
+        match &self.stream {
+            Stream::Tcp(stream) => Peer::Tcp(stream.connect_info()),
+            Stream::Tls(stream) => Peer::Tcp(stream.get_ref().0.connect_info()),
+            Stream::Uds(stream) => Peer::Uds(stream.connect_info()),
         }
     }
 }
@@ -137,11 +175,13 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Uds(stream) => Pin::new(stream).poll_read(context, buffer),
-        }
+        let (this, before_bytes) = (self.get_mut(), buffer.filled().len());
+        let polled = match &mut this.stream {
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Uds(stream) => Pin::new(stream).poll_read(context, buffer),
+        };
+        this.in_time(polled, buffer.filled().len() - before_bytes, context)
     }
 }
 
@@ -151,10 +191,10 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Uds(stream) => Pin::new(stream).poll_write(context, bytes),
+        match &mut self.get_mut().stream {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            Stream::Uds(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
@@ -163,34 +203,65 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Self::Uds(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        match &mut self.get_mut().stream {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Stream::Uds(stream) => Pin::new(stream).poll_write_vectored(context, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Tcp(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-            Self::Uds(stream) => stream.is_write_vectored(),
+        match &self.stream {
+            Stream::Tcp(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+            Stream::Uds(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
-            Self::Uds(stream) => Pin::new(stream).poll_flush(context),
+        match &mut self.get_mut().stream {
+            Stream::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(context),
+            Stream::Uds(stream) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Uds(stream) => Pin::new(stream).poll_shutdown(context),
+        match &mut self.get_mut().stream {
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Stream::Uds(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_never_begins_to_speak_is_sent_away() {
+        for sent in ["", "PRI * HTTP/2.0"] {
+            let (mut client, server) = UnixStream::pair().unwrap();
+            client.write_all(sent.as_bytes()).await.unwrap();
+            let (mut connection, start) = (Connection::new(Stream::Uds(server)), Instant::now());
+            let ended = connection.read_to_end(&mut Vec::new()).await.unwrap_err();
+            assert_eq!((ended.kind(), start.elapsed()), (io::ErrorKind::TimedOut, PREFACE));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_begun_may_be_silent() {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        let mut connection = Connection::new(Stream::Uds(server));
+        let read = tokio::spawn(async move { connection.read_to_end(&mut Vec::new()).await });
+        tokio::time::advance(PREFACE * 3).await;
+        assert!(!read.is_finished());
+        drop(client);
+        assert_eq!(read.await.unwrap().unwrap(), PREFACE_BYTES);
     }
 }

@@ -13,24 +13,33 @@ use crate::settings::Drain;
 /// Between looks at whether the workers are done.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// The signals that end the process.
+/// The signals that end the process, and the one that must not.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
 }
 
 impl Signals {
     pub(super) fn listen() -> std::io::Result<Self> {
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
-        Ok(Self { terminate, interrupt })
+        let hang_up = signal(SignalKind::hangup())?;
+        Ok(Self { terminate, interrupt, hang_up })
     }
 
-    /// Returns when the next one comes.
+    /// Returns when the next one comes that ends the process. SIGHUP asks servers to read their
+    /// files again, and by default would kill this one, calls under way and all.
     pub(super) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hang_up.recv() => tracing::info!(
+                    "SIGHUP changes nothing: rules, certificates and API keys are read when their \
+                     files change, settings at start"
+                ),
+            }
         }
     }
 }

@@ -64,7 +64,8 @@ impl Listeners {
         if let Ok(address) = self.grpc.local_addr() {
             tracing::info!(%address, transport, "gRPC: Envoy's rate limit service and CheckQuota");
             let scheme = if settings.grpc.tls.is_some() { "https://" } else { "" };
-            tracing::info!("try: cargo run --release -- check --target {scheme}{address}");
+            let program = std::env::args().next().unwrap_or_default();
+            tracing::info!("try: {program} check --target {scheme}{address}");
         }
     }
 }
@@ -83,7 +84,7 @@ fn uds(path: &Path) -> anyhow::Result<UnixListener> {
     }
     UnixListener::bind(path).with_context(|| {
         let path = path.display();
-        format!("cannot listen on {path}: choose another grpc.uds, or stop who listens there")
+        format!("cannot listen on {path}: grpc.uds is a new file in a folder that is there, or a socket that nobody listens on")
     })
 }
 

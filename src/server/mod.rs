@@ -9,6 +9,7 @@ mod drain;
 mod export;
 mod listen;
 mod logging;
+mod pages;
 mod stores;
 mod tls;
 mod worker;
@@ -16,6 +17,7 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tonic_health::ServingStatus;
@@ -84,7 +86,9 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
         Worker::start(index, job)
     };
     let workers = stores.workers.iter().enumerate().map(start);
-    let workers = workers.collect::<std::io::Result<Vec<Worker>>>()?;
+    let workers = workers
+        .collect::<std::io::Result<Vec<Worker>>>()
+        .context("a worker cannot start: allow more open files and threads, or set grpc.workers")?;
     let transport = tls.as_deref().map_or("plaintext", Tls::shown);
     listeners.announce(settings, &shared, &door, transport);
 
@@ -99,7 +103,7 @@ async fn serve(settings: &Settings) -> anyhow::Result<()> {
             move || report_health(readiness.clone(), Arc::clone(&door), reporter.clone())
         }),
         supervise("housekeeping", move || house.clone().keep()),
-        tokio::spawn(admin::serve(listeners.http, pages)),
+        tokio::spawn(pages::serve(listeners.http, pages)),
     ];
     let certificates = tls.map(|tls| supervise("certificates", move || Arc::clone(&tls).watch()));
     if let Some(gate) = door.gate.clone() {

@@ -22,8 +22,11 @@ use crate::limiter::Limiter;
 use crate::settings::Settings;
 use crate::store::AnyStore;
 
-/// Streams of one connection at once; Envoy's own cap is 1,024.
-const MAX_CONCURRENT_STREAMS: u32 = 4096;
+/// Streams of one connection at once, which is Envoy's own cap.
+const MAX_CONCURRENT_STREAMS: u32 = 1024;
+
+/// A call that takes longer, apart from the store's time, does not arrive: memory waits for it.
+const CALL: Duration = Duration::from_secs(10);
 
 /// A peer that does not answer a ping within this is gone.
 const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -52,13 +55,11 @@ impl Worker {
     pub(super) fn start(index: usize, job: Job) -> std::io::Result<Self> {
         let (inbox, accepted) = mpsc::unbounded_channel();
         let name = format!("worker-{index}");
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            match runtime {
-                Ok(runtime) => runtime.block_on(serve(job, accepted)),
-                Err(error) => tracing::error!(%error, "a worker could not start"),
-            }
-        })?;
+        // Here and not in the thread: who starts the worker hears of it.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || runtime.block_on(serve(job, accepted)))?;
         Ok(Self { inbox, thread })
     }
 
@@ -89,6 +90,7 @@ async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
     let routes = api::routes(limiter, &settings.headers, &settings.ratelimit, door);
     let serving = Server::builder()
         .max_concurrent_streams(Some(MAX_CONCURRENT_STREAMS))
+        .timeout(CALL + settings.store.redis.timeout)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
         // No grace: with one, tonic 0.14.9 sends no GOAWAY and cuts calls that are under way.

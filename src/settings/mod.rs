@@ -78,6 +78,25 @@ impl Default for Grpc {
     }
 }
 
+impl Grpc {
+    /// Each worker is a thread with memory and connections of its own.
+    const MAX_WORKERS: usize = 1024;
+
+    fn fault(&self) -> Option<(&'static str, &'static str)> {
+        if self.workers > Self::MAX_WORKERS {
+            return Some(("grpc.workers", "more than 1024 are not served: 0 is one for each core"));
+        }
+        if self.max_connection_age.is_zero() {
+            let why = "it must be longer than zero, such as 30m; 3650d is practically for ever";
+            return Some(("grpc.max_connection_age", why));
+        }
+        if self.uds.as_deref() == Some(Path::new("")) {
+            return Some(("grpc.uds", "it is empty: write a path, or leave the key out"));
+        }
+        self.tls.as_ref().and_then(tls::Tls::fault)
+    }
+}
+
 /// Settings of `http:`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -207,8 +226,11 @@ impl Settings {
         if self.api_keys.poll.is_zero() {
             return wrong("api_keys.poll", "it must be longer than zero, such as 2s");
         }
-        if let Some((key, why)) = self.grpc.tls.as_ref().and_then(tls::Tls::fault) {
+        if let Some((key, why)) = self.grpc.fault() {
             return wrong(key, why);
+        }
+        if self.privacy.key.as_deref() == Some("") {
+            return wrong("privacy.key", "it is empty: set a secret, or leave the key out");
         }
         if self.http.token.is_some() && self.http.token_file.is_some() {
             return wrong("http.token", "it is in http.token_file as well: leave one of them out");

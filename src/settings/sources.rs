@@ -116,15 +116,42 @@ fn syntax(path: &Path, error: &serde_yaml::Error) -> SettingsError {
     let what = first.strip_prefix("error: ").unwrap_or(first);
     let what = what.find(" at line ").map_or(what, |end| &what[..end]);
     let what = what.strip_prefix(&format!("line {line} column {column}: ")).unwrap_or(what);
-    SettingsError::Syntax { path: path.to_owned(), line, column, what: with_near_miss(what) }
+    let what = in_plain_words(what).map_or_else(|| with_near_miss(what), str::to_owned);
+    SettingsError::Syntax { path: path.to_owned(), line, column, what }
+}
+
+/// The parser speaks to programmers; whoever edits the file wants to know what to write.
+fn in_plain_words(what: &str) -> Option<&'static str> {
+    const WORDS: [(&str, &str); 11] = [
+        (
+            "expected mapping start",
+            "a section stands here: write its keys below it, or leave it out",
+        ),
+        ("expected sequence start", "a list stands here, such as [a, b]"),
+        ("expected string scalar", "one value stands here, no list and no section"),
+        ("externally tagged enum", "one word stands here, no list and no section"),
+        ("cannot deserialize null", "a value is missing: write one, or leave the key out"),
+        ("invalid boolean", "write true or false"),
+        ("invalid u", "write a whole number that is not negative, and not too large"),
+        ("invalid floating point", "write a number"),
+        (
+            "invalid socket address",
+            "write an IP address (no name) and a port, such as 127.0.0.1:50051 or [::]:50051",
+        ),
+        ("multiple YAML documents", "a second document begins here: settings are one"),
+        ("tabs disallowed", "YAML is indented by spaces, not by tabs"),
+    ];
+    WORDS.iter().find(|(start, _)| what.starts_with(start)).map(|(_, words)| *words)
 }
 
 /// Adds "did you mean" to "unknown field `x`, expected one of `y`, `z`", in the words of either
 /// parser.
 fn with_near_miss(what: &str) -> String {
+    let what = what.split(", set DuplicateKeyPolicy").next().unwrap_or(what);
+    let what = what.replace("unknown variant", "unknown value");
     let is_unknown = what.contains("unknown field") || what.contains("unknown key");
     let Some(wrong) = what.split('`').nth(1).filter(|_| is_unknown) else {
-        return what.to_owned();
+        return what;
     };
     let known = what.split_once("expected ").map_or("", |(_, known)| known);
     let known = known.trim_start_matches("one of ").split([',', ' ']);
@@ -132,7 +159,7 @@ fn with_near_miss(what: &str) -> String {
         .map(|known| known.trim_matches('`'))
         .filter(|known| !known.is_empty())
         .map(|known| (strsim::damerau_levenshtein(wrong, known), known))
-        .filter(|(distance, _)| *distance <= 3)
+        .filter(|(distance, _)| *distance <= 3 && distance * 2 <= wrong.len())
         .min();
     match near {
         Some((_, known)) => format!("unknown key `{wrong}`: did you mean `{known}`?"),
@@ -215,6 +242,26 @@ mod tests {
                 "store.redis.master_name: a cluster has none",
             ),
             ("store: { redis: { tls: { cert: c.pem } } }\n", "store.redis.tls: cert and key"),
+            ("a: 1\n", "c.yaml:1:1: unknown key `a`, expected one of grpc,"),
+            ("grpc:\n# listen: 127.0.0.1:1\n", "c.yaml:1:5: a section stands here"),
+            ("- grpc\n", "c.yaml:1:1: a section stands here"),
+            ("grpc: { listen: [1] }\n", "c.yaml:1:17: one value stands here"),
+            ("grpc: { listen: localhost:1 }\n", "c.yaml:1:17: write an IP address (no name)"),
+            ("grpc: { workers: -1 }\n", "c.yaml:1:18: write a whole number"),
+            ("rules: { path: null }\n", "c.yaml:1:16: a value is missing"),
+            ("rules: { allow_empty: 1 }\n", "c.yaml:1:23: write true or false"),
+            ("privacy: { fingerprint: a }\n", "c.yaml:1:25: a list stands here"),
+            ("log: { format: [a] }\n", "c.yaml:1:16: one word stands here"),
+            ("log: { format: xml }\n", "c.yaml:1:16: unknown value `xml`, expected one of auto,"),
+            ("tracing: { sample_ratio: x }\n", "c.yaml:1:26: write a number"),
+            ("log: {}\nlog: {}\n", "c.yaml:2:1: duplicate mapping key: log"),
+            ("---\nlog: {}\n---\nlog: {}\n", "c.yaml:4:1: a second document"),
+            ("log:\n\tlevel: info\n", "c.yaml:2:2: YAML is indented by spaces"),
+            ("grpc: { workers: 1025 }\n", "grpc.workers: more than 1024"),
+            ("grpc: { max_connection_age: 0s }\n", "grpc.max_connection_age: it must be"),
+            ("grpc: { uds: \"\" }\n", "grpc.uds: it is empty"),
+            ("privacy: { key: \"\" }\n", "privacy.key: it is empty"),
+            ("drain: { delay: 3651d }\n", "c.yaml:1:17: \"3651d\" is more than 3650 days"),
         ];
         for (text, expected) in table {
             let error = load(text, &[]).unwrap_err();

@@ -19,6 +19,7 @@ mod laws;
 mod load;
 mod meshes;
 mod oldest;
+mod mishaps;
 mod operators;
 mod outages;
 mod pages;

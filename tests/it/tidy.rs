@@ -7,6 +7,8 @@ use std::path::Path;
 const RANKS: &[(&str, u32)] = &[
     ("duration", 0),
     ("quota", 0),
+    // How often a line of the log is said.
+    ("seldom", 0),
     ("check", 1),
     ("metrics", 2),
     ("privacy", 2),

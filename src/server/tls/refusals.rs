@@ -5,26 +5,17 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use tokio::time::Instant;
 use tokio_rustls::rustls::{CertificateError, Error, InvalidMessage};
 
 use super::peers::Stranger;
 use crate::metrics::Metrics;
-
-/// At most one line for each reason in this time.
-const LOG_EVERY: Duration = Duration::from_secs(10);
+use crate::seldom::Seldom;
 
 /// The memory of what was said.
 pub(super) struct Refusals {
     metrics: Arc<Metrics>,
-    said: Mutex<HashMap<&'static str, Said>>,
-}
-
-struct Said {
-    at: Instant,
-    unsaid: u64,
+    said: Mutex<HashMap<&'static str, Seldom>>,
 }
 
 /// Why a handshake failed: the label of the metric, and what to do about it.
@@ -42,32 +33,17 @@ impl Refusals {
     pub(super) fn note(&self, peer: Option<SocketAddr>, error: &io::Error) {
         let (reason, remedy) = reason(error);
         self.metrics.tls_refused.with_label_values(&[reason]).inc();
-        let Some(unsaid) = self.is_due(reason, Instant::now()) else { return };
+        let unsaid = {
+            let mut said = self.said.lock().expect("no code panics holding this");
+            said.entry(reason).or_default().is_due()
+        };
+        let Some(unsaid) = unsaid else { return };
         let peer = peer.map(tracing::field::display);
         let error = text(error);
         if reason == CLOSED.0 {
             tracing::debug!(reason, peer, %error, unsaid, "a TLS handshake failed: {remedy}");
         } else {
             tracing::warn!(reason, peer, %error, unsaid, "a TLS handshake failed: {remedy}");
-        }
-    }
-
-    /// How many of its kind were not said since the last that was. `None`: nor is this one.
-    fn is_due(&self, reason: &'static str, now: Instant) -> Option<u64> {
-        let mut said = self.said.lock().expect("no code panics holding this");
-        match said.get_mut(reason) {
-            Some(said) if now.duration_since(said.at) < LOG_EVERY => {
-                said.unsaid += 1;
-                None
-            }
-            Some(said) => {
-                said.at = now;
-                Some(std::mem::take(&mut said.unsaid))
-            }
-            None => {
-                said.insert(reason, Said { at: now, unsaid: 0 });
-                Some(0)
-            }
         }
     }
 }
@@ -124,22 +100,15 @@ fn reason(error: &io::Error) -> Reason {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::advance;
-
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn each_is_counted_and_few_are_said() {
+    #[test]
+    fn each_is_counted() {
         let metrics = Metrics::new();
         let refusals = Refusals::new(Arc::clone(&metrics));
         for _ in 0..5 {
             refusals.note(None, &io::ErrorKind::UnexpectedEof.into());
         }
         assert_eq!(metrics.tls_refused.with_label_values(&["closed"]).get(), 5);
-        assert_eq!(refusals.is_due("closed", Instant::now()), None);
-        assert_eq!(refusals.is_due("san", Instant::now()), Some(0));
-        advance(LOG_EVERY).await;
-        assert_eq!(refusals.is_due("closed", Instant::now()), Some(5));
-        assert_eq!(refusals.is_due("closed", Instant::now()), None);
     }
 }

@@ -10,7 +10,9 @@ use tempfile::TempDir;
 use super::container::program;
 use super::objects::{at, list, text};
 use super::{Running, outcome, read, repository, yaml_file};
+use crate::harness::certs::Ca;
 use crate::harness::redis::Redis;
+use crate::harness::server::Server;
 use crate::harness::{free_port, http, signal, tool, wait_until};
 
 /// Rules that refuse nobody.
@@ -46,6 +48,9 @@ impl Ports {
 /// The fleet, until dropped.
 pub(super) struct Fleet {
     pub(super) redis: Redis,
+    /// One more instance, which the file has not: certificates are only where TLS is. Prometheus
+    /// reads it like the others.
+    _secured: Server,
     ports: Ports,
     /// The two instances, Envoy, Prometheus.
     running: Vec<Running>,
@@ -72,6 +77,7 @@ impl Fleet {
             ports.push((service, port, free_port()));
         }
         let ports = Ports(ports);
+        let secured = secured(folder.path());
         let mut running = vec![
             instance(&compose, "chronosdb-1", &ports),
             instance(&compose, "chronosdb-2", &ports),
@@ -79,11 +85,11 @@ impl Fleet {
         ];
         wait_until("Prometheus reads its targets", || {
             if running.len() == 3 {
-                running.push(prometheus(&compose, &ports, folder.path()));
+                running.push(prometheus(&compose, &ports, secured.http_port, folder.path()));
             }
             http::get(ports.of("prometheus", 9090), "/-/ready").is_ok_and(|page| page.status == 200)
         });
-        let fleet = Self { redis, ports, running, _folder: folder };
+        let fleet = Self { redis, _secured: secured, ports, running, _folder: folder };
         for service in ["chronosdb-1", "chronosdb-2"] {
             wait_until("an instance is ready", || {
                 http::get(fleet.port(service, 8000), "/readyz").is_ok_and(|page| page.status == 200)
@@ -161,12 +167,22 @@ fn envoy(compose: &Value, ports: &Ports, folder: &Path) -> Running {
     Running::envoy(&file)
 }
 
-fn prometheus(compose: &Value, ports: &Ports, folder: &Path) -> Running {
+fn secured(folder: &Path) -> Server {
+    let pair = Ca::new("fleet").issue(folder, "secured", &["chronosdb"]);
+    let (cert, key) = (pair.cert.display(), pair.key.display());
+    let tls = format!(", tls: {{ cert: '{cert}', key: '{key}' }}");
+    Server::launch_with(PLENTY, &tls, "", "").ready()
+}
+
+fn prometheus(compose: &Value, ports: &Ports, secured: u16, folder: &Path) -> Running {
     let config = mounted(compose, "prometheus", "/etc/prometheus/prometheus.yml");
     let alerts = mounted(compose, "prometheus", "/etc/prometheus/alerts.yaml");
     let text = std::fs::read_to_string(config).unwrap();
     assert!(text.contains("/etc/prometheus/alerts.yaml"), "the alerts are not read");
     let text = text.replace("/etc/prometheus/alerts.yaml", alerts.to_str().unwrap());
+    let last = "\"chronosdb-2:8000\"";
+    assert!(text.contains(last), "there is no {last}");
+    let text = text.replace(last, &format!("{last}, \"127.0.0.1:{secured}\""));
     let file = folder.join("prometheus.yaml");
     std::fs::write(&file, ports.at_home(&text)).unwrap();
     let mut command = Command::new(tool("CHRONOSDB_TEST_PROMETHEUS", "prometheus"));

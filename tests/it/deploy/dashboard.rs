@@ -123,6 +123,8 @@ fn alert_tests_find_faults() {
         ("chronosdb_memory_full_total[5m]) > 0", "chronosdb_memory_full_total[5m]) > 9"),
         ("chronosdb_bad_authority_total[5m]) > 0", "chronosdb_bad_authority_total[5m]) < 0"),
         ("chronosdb_unknown_domain_total[5m]) > 0", "chronosdb_unknown_domain_total[5m]) > 9"),
+        ("< 7 * 24 * 3600", "< 6 * 24 * 3600"),
+        ("> 0.8\n", "> 0.95\n"),
     ] {
         assert!(alerts.contains(from), "there is no {from}");
         std::fs::write(folder.path().join("alerts.yaml"), alerts.replacen(from, to, 1)).unwrap();
@@ -234,6 +236,7 @@ fn alerted_metrics() -> BTreeSet<String> {
                 || word.starts_with("chronosdb_")
                 || word.starts_with("envoy_cluster_ratelimit")
                 || word.starts_with("requests_")
+                || word.starts_with("process_")
         };
         metrics.extend(words.filter(is_metric).map(str::to_owned));
     }

@@ -168,6 +168,26 @@ impl Server {
         self.folder.path().join("chronosdb.yaml")
     }
 
+    /// Starts, with so many file descriptors at most, and waits until it listens.
+    pub(crate) fn launch_with_open_files(most: u32, rules: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let (grpc_port, http_port) = (free_port(), free_port());
+        std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+        let line = format!(
+            "ulimit -n {most}; exec \"$0\" serve --rules rules.yaml \
+             --grpc-listen 127.0.0.1:{grpc_port} --http-listen 127.0.0.1:{http_port}"
+        );
+        let process = Command::new("/bin/sh")
+            .args(["-c", &line, env!("CARGO_BIN_EXE_chronosdb")])
+            .current_dir(folder.path())
+            .stderr(File::create(folder.path().join(LOG)).unwrap())
+            .spawn()
+            .unwrap();
+        let mut server = Self { grpc_port, http_port, process, folder };
+        server.wait_until_it_listens();
+        server
+    }
+
     /// Listens for HTTP on all addresses, with these environment variables.
     pub(crate) fn launch_everywhere(rules: &str, variables: &[(&str, &str)]) -> Self {
         let folder = TempDir::new().unwrap();
