@@ -47,12 +47,10 @@ impl Native {
     ) -> Result<Decision, Undecided> {
         match question {
             Question::Quota(quota) => self.limiter.check_quota(quota, deadline).await,
-            Question::Rules(request) => {
-                let decision = self.limiter.decide(request, deadline).await?;
-                // By the rules a peek is over only when more than the limit is used.
-                let is_peek = request.descriptors.iter().all(|descriptor| descriptor.hits == 0);
-                Ok(if is_peek { Decision::of_next_hit(decision.statuses) } else { decision })
+            Question::Rules(request) if request.descriptors.iter().all(|it| it.hits == 0) => {
+                self.limiter.decide_next_hit(request, deadline).await
             }
+            Question::Rules(request) => self.limiter.decide(request, deadline).await,
         }
     }
 }

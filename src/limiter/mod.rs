@@ -88,6 +88,14 @@ impl Shared {
             nobody,
         }
     }
+
+    /// What the rules decided, as far as it is more than a trial run.
+    fn decision(&self, mut decision: Decision) -> Decision {
+        if self.shadow_mode {
+            decision.pass_in_shadow();
+        }
+        decision
+    }
 }
 
 impl Limiter {
@@ -111,6 +119,20 @@ impl Limiter {
         deadline: Option<Instant>,
     ) -> Result<Decision, Undecided> {
         self.decide_for(None, request, deadline).await
+    }
+
+    /// Decides a peek by the rules as `CheckQuota` means it: whether one more hit would pass. By
+    /// the rules themselves a peek is over only when more than the limit is used.
+    ///
+    /// # Errors
+    /// The store could not answer, and the policy is to say so.
+    pub async fn decide_next_hit(
+        &self,
+        request: &Request,
+        deadline: Option<Instant>,
+    ) -> Result<Decision, Undecided> {
+        let peek = self.decide(request, deadline).await?;
+        Ok(self.shared.decision(Decision::of_next_hit(peek.statuses)))
     }
 
     /// Decides a request by the rules, and counts it for this API key, if one is known, rather
@@ -167,10 +189,7 @@ impl Limiter {
         for (index, (verdict, source)) in asked.iter().zip(answers) {
             (statuses[*index].verdict, statuses[*index].source) = (verdict, source);
         }
-        let mut decision = Decision::of(statuses);
-        if self.shared.shadow_mode {
-            decision.pass_in_shadow();
-        }
+        let decision = self.shared.decision(Decision::of(statuses));
         self.count(&decision, &mut matches, &domain.name, api_key.as_ref());
         trace::note("chronosdb.allowed", decision.allowed);
         Ok(decision)
@@ -235,6 +254,7 @@ impl Limiter {
         if let Some(known) = known {
             return Ok(known);
         }
+        let _refunding = l1.refunding(checks);
         match self.acquire(checks, deadline).await {
             Ok(verdicts) => {
                 for (check, verdict) in checks.iter().zip(&verdicts) {
@@ -269,7 +289,7 @@ impl Limiter {
         checks: &[Check],
         deadline: Option<Instant>,
     ) -> Result<Vec<Verdict>, StoreError> {
-        if let Some(owed) = self.shared.fallback.owed(checks) {
+        if let Some(owed) = self.shared.fallback.owed(checks)? {
             self.store.acquire(&owed.checks, deadline).await?;
             owed.settle().await;
         }
@@ -326,6 +346,45 @@ fn count_status(stats: &RuleStats, status: &Status, decision: &Decision) {
         let near = |limit: Limit| status.verdict.remaining < limit.max_requests().div_ceil(5);
         if status.limit.is_some_and(near) {
             stats.near_limit.inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{Descriptor, Entry};
+    use crate::l1;
+    use crate::store::memory::{self, Memory};
+
+    fn limiter(rules: &str, shadow_mode: bool) -> Limiter {
+        let (metrics, privacy) = (Metrics::new(), Privacy::new(&Default::default()));
+        let rules = RuleSet::from_text(rules, &metrics, &privacy).unwrap();
+        let l1 = L1::new(&l1::Settings::default(), Arc::clone(&metrics));
+        let memory = memory::Settings::default();
+        let store = Memory::new(&memory, Arc::clone(&metrics));
+        let (on_error, expected_instances) = (OnStoreError::Error, 1);
+        let settings = Settings { shadow_mode, on_error, expected_instances, memory };
+        let rules = Arc::new(ArcSwap::from_pointee(rules));
+        let shared = Shared::new(rules, l1, privacy, settings, metrics);
+        Limiter::new(Arc::new(shared), AnyStore::Memory(Arc::new(store)))
+    }
+
+    #[tokio::test]
+    async fn in_a_trial_run_nothing_is_refused_to_who_only_looks_either() {
+        let rules = "domain: d\ndescriptors: [{ key: k, rate_limit: { limit: 1, window: 1m } }]\n";
+        for shadow_mode in [false, true] {
+            let limiter = limiter(rules, shadow_mode);
+            let request = |hits| {
+                let entries = vec![Entry::new("k", "v")];
+                let descriptors = vec![Descriptor { entries, hits, limit_override: None }];
+                Request { domain: "d".into(), descriptors }
+            };
+            assert!(limiter.decide_next_hit(&request(0), None).await.unwrap().allowed);
+            assert!(limiter.decide(&request(1), None).await.unwrap().allowed);
+            let peek = limiter.decide_next_hit(&request(0), None).await.unwrap();
+            assert_eq!((peek.allowed, peek.retry_after.is_none()), (shadow_mode, shadow_mode));
+            assert_eq!(limiter.decide(&request(1), None).await.unwrap().allowed, shadow_mode);
         }
     }
 }

@@ -82,6 +82,22 @@ pub enum Mode {
     Quota,
 }
 
+/// Whether a request is refused as a whole, by the mode of each check and whether it fits.
+pub fn is_refused(checks: impl Iterator<Item = (Mode, bool)>) -> bool {
+    let (mut quotas, mut quotas_over) = (0, 0);
+    for (mode, fits) in checks {
+        match mode {
+            Mode::Enforce if !fits => return true,
+            Mode::Enforce | Mode::Shadow => {}
+            Mode::Quota => {
+                quotas += 1;
+                quotas_over += u32::from(!fits);
+            }
+        }
+    }
+    quotas > 0 && quotas_over == quotas
+}
+
 /// The answer to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
