@@ -138,7 +138,7 @@ impl L1 {
         let refusal = Refusal {
             limit: check.limit,
             hits: check.hits,
-            holds_until: asked.at + verdict.reset_after.min(retry_after).min(self.max_ttl),
+            holds_until: asked.at + verdict.reset_after.min(self.max_ttl),
             reset_at: asked.at + verdict.reset_after,
             retry_at: asked.at + retry_after,
         };
@@ -189,9 +189,20 @@ mod tests {
         assert_eq!(l1.refusal(&check(5, 2), after(1)), None, "other hits wait differently");
         assert_eq!(l1.refusal(&check(5, 0), after(1)), None, "a peek");
         assert_eq!(l1.refusal(&check(5, 1), after(4)), None, "the wait is over");
+        assert_eq!((l1.metrics.l1_hits.get(), l1.metrics.l1_misses.get()), (1, 4));
+        let incurred = Check { count_denied: true, ..check(5, 1) };
+        assert_eq!(l1.refusal(&incurred, after(1)), None, "it has to be recorded");
         l1.remember(&check(5, 3), &refused(0, 6, 2), l1.asking(now));
         assert_eq!(l1.refusal(&check(5, 3), after(1)), Some(refused(0, 5, 1)));
         assert_eq!(l1.refusal(&check(5, 3), after(2)), None, "something left the window");
+        let incurred = Check { count_denied: true, ..check(5, 9) };
+        l1.remember(&incurred, &refused(0, 6, 2), l1.asking(now));
+        assert_eq!(l1.refusal(&check(5, 9), now), None, "each one makes the wait longer");
+        let max_ttl = Duration::from_secs(1);
+        let l1 = L1::new(&Settings { max_ttl, ..Settings::default() }, Metrics::new());
+        l1.remember(&check(5, 1), &refused(0, 4, 4), l1.asking(now));
+        assert!(l1.refusal(&check(5, 1), now).is_some());
+        assert_eq!(l1.refusal(&check(5, 1), after(1)), None, "no longer than it may");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod decision;
 mod fallback;
 mod strangers;
+mod tally;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ pub use self::decision::{Decision, Source, Status};
 use self::fallback::Fallback;
 pub use self::fallback::{Settings, Undecided};
 use self::strangers::Strangers;
+use self::tally::{count_request, count_status};
 use crate::check::{Check, OnStoreError, QuotaKey, Request};
 use crate::l1::L1;
 use crate::metrics::{ApiKeyStats, Metrics, RuleStats};
@@ -330,26 +332,6 @@ fn known_refusal(l1: &L1, check: &Check, now: Instant) -> Option<(Verdict, Sourc
     l1.refusal(check, now).map(|verdict| (verdict, Source::L1))
 }
 
-fn count_request(api_key: &ApiKeyStats, decision: &Decision) {
-    if decision.allowed { api_key.allowed.inc() } else { api_key.denied.inc() }
-}
-
-fn count_status(stats: &RuleStats, status: &Status, decision: &Decision) {
-    if status.refuses && !decision.allowed {
-        stats.refused.inc();
-    } else if !status.verdict.allowed {
-        stats.shadow.inc();
-    } else if !decision.allowed {
-        stats.blocked.inc();
-    } else {
-        stats.allowed.inc();
-        let near = |limit: Limit| status.verdict.remaining < limit.max_requests().div_ceil(5);
-        if status.limit.is_some_and(near) {
-            stats.near_limit.inc();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,16 +352,33 @@ mod tests {
         Limiter::new(Arc::new(shared), AnyStore::Memory(Arc::new(store)))
     }
 
+    const ONE: &str =
+        "domain: d\ndescriptors: [{ key: k, rate_limit: { limit: 1, window: 1m } }]\n";
+
+    fn request(hits: i64) -> Request {
+        let entries = vec![Entry::new("k", "v")];
+        let descriptors = vec![Descriptor { entries, hits, limit_override: None }];
+        Request { domain: "d".into(), descriptors }
+    }
+
+    #[tokio::test]
+    async fn a_refund_opens_what_the_l1_had_closed() {
+        let limiter = limiter(ONE, false);
+        let ask = async |hits| {
+            let decision = limiter.decide(&request(hits), None).await.unwrap();
+            (decision.allowed, decision.statuses[0].source)
+        };
+        assert_eq!(ask(1).await, (true, Source::Store));
+        assert_eq!(ask(1).await, (false, Source::Store));
+        assert_eq!(ask(1).await, (false, Source::L1));
+        assert_eq!(ask(-1).await, (true, Source::Store));
+        assert_eq!(ask(1).await, (true, Source::Store));
+    }
+
     #[tokio::test]
     async fn in_a_trial_run_nothing_is_refused_to_who_only_looks_either() {
-        let rules = "domain: d\ndescriptors: [{ key: k, rate_limit: { limit: 1, window: 1m } }]\n";
         for shadow_mode in [false, true] {
-            let limiter = limiter(rules, shadow_mode);
-            let request = |hits| {
-                let entries = vec![Entry::new("k", "v")];
-                let descriptors = vec![Descriptor { entries, hits, limit_override: None }];
-                Request { domain: "d".into(), descriptors }
-            };
+            let limiter = limiter(ONE, shadow_mode);
             assert!(limiter.decide_next_hit(&request(0), None).await.unwrap().allowed);
             assert!(limiter.decide(&request(1), None).await.unwrap().allowed);
             let peek = limiter.decide_next_hit(&request(0), None).await.unwrap();
