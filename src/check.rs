@@ -220,6 +220,9 @@ mod tests {
     #[test]
     fn different_identities_never_render_alike() {
         let long = "x".repeat(10_000);
+        // What a long part becomes, as somebody's name.
+        let of_long = QuotaKey::of_identity(long.as_bytes(), b"");
+        let hashed = of_long.as_bytes().strip_suffix(b":").unwrap();
         let parts: Vec<&[u8]> = vec![
             b"",
             b"a",
@@ -241,12 +244,15 @@ mod tests {
             &long.as_bytes()[1..],
             b"a%3Ab",
             b"~A",
+            &[b':'; 100],
+            hashed,
         ];
         let mut seen = std::collections::HashMap::new();
         for api_key in &parts {
             for user_id in &parts {
                 let key = QuotaKey::of_identity(api_key, user_id);
                 assert!(key.as_bytes().len() <= 2 * MAX_PART_BYTES + 1);
+                assert!(!key.as_bytes().iter().any(|byte| b"{}".contains(byte)), "{key}");
                 assert_eq!(seen.insert(key, (api_key, user_id)), None);
                 let text = std::str::from_utf8(api_key).unwrap_or("?");
                 let path = QuotaKey::of_path(text, [(*user_id, *user_id)].into_iter());

@@ -58,6 +58,22 @@ pub struct Asked {
     refunds: u64,
 }
 
+/// Refunds that the store is asked for, perhaps.
+pub struct Refunding<'a> {
+    l1: &'a L1,
+    checks: &'a [Check],
+}
+
+impl Drop for Refunding<'_> {
+    fn drop(&mut self) {
+        let Some(refusals) = &self.l1.refusals else { return };
+        for check in self.checks.iter().filter(|check| check.hits < 0) {
+            self.l1.refunds.fetch_add(1, Ordering::AcqRel);
+            refusals.invalidate(&(check.key.clone(), check.limit.window_ms()));
+        }
+    }
+}
+
 impl L1 {
     /// Empty.
     pub fn new(settings: &Settings, metrics: Arc<Metrics>) -> Self {
@@ -73,6 +89,12 @@ impl L1 {
     /// To be called before the store is.
     pub fn asking(&self, now: Instant) -> Asked {
         Asked { at: now, refunds: self.refunds.load(Ordering::Acquire) }
+    }
+
+    /// To be held while the store is asked: what is given back is forgotten here, also when the
+    /// answer never comes.
+    pub fn refunding<'a>(&'a self, checks: &'a [Check]) -> Refunding<'a> {
+        Refunding { l1: self, checks }
     }
 
     /// The refusal that the store would give now, if it is known.
@@ -102,19 +124,13 @@ impl L1 {
     /// Keeps what the store answered, if it is a refusal that stays true for a while.
     pub fn remember(&self, check: &Check, verdict: &Verdict, asked: Asked) {
         let Some(refusals) = &self.refusals else { return };
-        if check.hits < 0 {
-            self.refunds.fetch_add(1, Ordering::AcqRel);
-            refusals.invalidate(&(check.key.clone(), check.limit.window_ms()));
-            return;
-        }
         // With something left, others may take it and the answer would change.
         let (false, 0, Some(retry_after)) =
             (verdict.allowed, verdict.remaining, verdict.retry_after)
         else {
             return;
         };
-        let refunded = self.refunds.load(Ordering::Acquire) != asked.refunds;
-        if check.hits == 0 || check.count_denied || refunded {
+        if check.hits <= 0 || check.count_denied {
             return;
         }
         // Counted from when we asked: a slow answer must not make us refuse for longer than the
@@ -122,11 +138,16 @@ impl L1 {
         let refusal = Refusal {
             limit: check.limit,
             hits: check.hits,
-            holds_until: asked.at + verdict.reset_after.min(retry_after).min(self.max_ttl),
+            holds_until: asked.at + verdict.reset_after.min(self.max_ttl),
             reset_at: asked.at + verdict.reset_after,
             retry_at: asked.at + retry_after,
         };
-        refusals.insert((check.key.clone(), check.limit.window_ms()), refusal);
+        let name = (check.key.clone(), check.limit.window_ms());
+        refusals.insert(name.clone(), refusal);
+        // Looked at last: a refund that comes now finds the entry, one that came is seen here.
+        if self.refunds.load(Ordering::Acquire) != asked.refunds {
+            refusals.invalidate(&name);
+        }
         self.metrics.l1_entries.set(i64::try_from(refusals.entry_count()).unwrap_or(i64::MAX));
     }
 }
@@ -168,9 +189,20 @@ mod tests {
         assert_eq!(l1.refusal(&check(5, 2), after(1)), None, "other hits wait differently");
         assert_eq!(l1.refusal(&check(5, 0), after(1)), None, "a peek");
         assert_eq!(l1.refusal(&check(5, 1), after(4)), None, "the wait is over");
+        assert_eq!((l1.metrics.l1_hits.get(), l1.metrics.l1_misses.get()), (1, 4));
+        let incurred = Check { count_denied: true, ..check(5, 1) };
+        assert_eq!(l1.refusal(&incurred, after(1)), None, "it has to be recorded");
         l1.remember(&check(5, 3), &refused(0, 6, 2), l1.asking(now));
         assert_eq!(l1.refusal(&check(5, 3), after(1)), Some(refused(0, 5, 1)));
         assert_eq!(l1.refusal(&check(5, 3), after(2)), None, "something left the window");
+        let incurred = Check { count_denied: true, ..check(5, 9) };
+        l1.remember(&incurred, &refused(0, 6, 2), l1.asking(now));
+        assert_eq!(l1.refusal(&check(5, 9), now), None, "each one makes the wait longer");
+        let max_ttl = Duration::from_secs(1);
+        let l1 = L1::new(&Settings { max_ttl, ..Settings::default() }, Metrics::new());
+        l1.remember(&check(5, 1), &refused(0, 4, 4), l1.asking(now));
+        assert!(l1.refusal(&check(5, 1), now).is_some());
+        assert_eq!(l1.refusal(&check(5, 1), after(1)), None, "no longer than it may");
     }
 
     #[test]
@@ -179,7 +211,9 @@ mod tests {
         let l1 = L1::new(&Settings::default(), Metrics::new());
         let asked = l1.asking(now);
         l1.remember(&check(5, 1), &refused(0, 4, 4), asked);
-        l1.remember(&check(5, -1), &Verdict { allowed: true, ..refused(1, 0, 0) }, l1.asking(now));
+        drop(l1.refunding(&[check(5, 1)]));
+        assert!(l1.refusal(&check(5, 1), now).is_some(), "no refund");
+        drop(l1.refunding(&[check(5, 1), check(5, -1)]));
         assert_eq!(l1.refusal(&check(5, 1), now), None);
         l1.remember(&check(5, 1), &refused(0, 4, 4), asked);
         assert_eq!(l1.refusal(&check(5, 1), now), None, "asked before the refund, answered after");

@@ -101,8 +101,18 @@ mod tests {
 
     #[test]
     fn timeouts() {
-        assert_eq!(grpc_timeout("1000m"), Some(Duration::from_secs(1)));
-        assert_eq!(grpc_timeout("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        let units = [
+            ("H", Duration::from_secs(3600)),
+            ("M", Duration::from_secs(60)),
+            ("S", Duration::from_secs(1)),
+            ("m", Duration::from_millis(1)),
+            ("u", Duration::from_micros(1)),
+            ("n", Duration::from_nanos(1)),
+        ];
+        for (unit, one) in units {
+            assert_eq!(grpc_timeout(&format!("7{unit}")), Some(7 * one), "{unit}");
+            assert_eq!(grpc_timeout(&format!("99999999{unit}")), Some(99_999_999 * one), "{unit}");
+        }
         for wrong in ["", "m", "1", "-1m", "1x", "123456789m", "1é", "é"] {
             assert_eq!(grpc_timeout(wrong), None, "{wrong:?}");
         }

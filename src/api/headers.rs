@@ -42,7 +42,7 @@ pub fn headers(decision: &Decision, style: Style) -> Vec<Header> {
         return headers;
     }
     if let Some(wait) = decision.retry_after {
-        headers.push(("retry-after", whole_seconds(wait).max(1).to_string()));
+        headers.push(("retry-after", whole_seconds(wait).to_string()));
     }
     if decision.is_fallback() {
         headers.push(("x-chronosdb-source", "fallback".into()));
@@ -146,6 +146,7 @@ fn quoted(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limiter::Source;
     use crate::quota::{Mode, Verdict};
 
     fn status(limit: u64, window_s: u64, left: Result<u64, Option<u64>>, reset_ms: u64) -> Status {
@@ -174,6 +175,10 @@ mod tests {
         assert_eq!(shown(refused(), Style::Off), "");
         assert_eq!(shown(refused(), Style::RetryAfter), "retry-after: 58");
         assert_eq!(shown(never(), Style::RetryAfter), "");
+        let mut by_policy = passed();
+        by_policy[1].source = Source::Fallback;
+        assert_eq!(shown(by_policy.clone(), Style::RetryAfter), "x-chronosdb-source: fallback");
+        assert_eq!(shown(by_policy, Style::Off), "");
         assert_eq!(
             shown(passed(), Style::XRatelimit),
             "x-ratelimit-limit: 12, 10;w=1, 12;w=60\nx-ratelimit-remaining: 1\nx-ratelimit-reset: 58"

@@ -259,6 +259,11 @@ mod tests {
             assert_eq!(keys.name_of(key).as_deref(), name, "{}", key.escape_ascii());
         }
         assert_eq!(Keys::read("[]").unwrap().name_of(KEY), None);
+        // Nearly its hash.
+        let mut near = Entry::of("ann", KEY).unwrap();
+        let last = if near.sha256.ends_with('0') { "1" } else { "0" };
+        near.sha256.replace_range(63.., last);
+        assert_eq!(Keys::read(&file(&[near])).unwrap().name_of(KEY), None);
     }
 
     #[test]

@@ -47,12 +47,10 @@ impl Native {
     ) -> Result<Decision, Undecided> {
         match question {
             Question::Quota(quota) => self.limiter.check_quota(quota, deadline).await,
-            Question::Rules(request) => {
-                let decision = self.limiter.decide(request, deadline).await?;
-                // By the rules a peek is over only when more than the limit is used.
-                let is_peek = request.descriptors.iter().all(|descriptor| descriptor.hits == 0);
-                Ok(if is_peek { Decision::of_next_hit(decision.statuses) } else { decision })
+            Question::Rules(request) if request.descriptors.iter().all(|it| it.hits == 0) => {
+                self.limiter.decide_next_hit(request, deadline).await
             }
+            Question::Rules(request) => self.limiter.decide(request, deadline).await,
         }
     }
 }
@@ -117,6 +115,8 @@ fn response(decision: &Decision) -> CheckQuotaResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limiter::Status as Counted;
+    use crate::quota::Verdict;
 
     #[test]
     fn a_bad_field_is_named() {
@@ -144,6 +144,42 @@ mod tests {
         }
         let by_rules = CheckQuotaRequest { max_requests: 0, window_seconds: 0, ..good };
         assert!(matches!(question(by_rules), Ok(Question::Rules(_))));
+    }
+
+    #[test]
+    fn one_hit_unless_it_says_otherwise() {
+        for (hits, expected) in [(None, 1), (Some(0), 0), (Some(u32::MAX), u32::MAX)] {
+            let (user_id, api_key) = ("u".into(), "k".into());
+            let request = |limit| CheckQuotaRequest {
+                user_id,
+                api_key,
+                max_requests: limit,
+                window_seconds: limit,
+                hits,
+            };
+            let Ok(Question::Quota(quota)) = question(request(3)) else { panic!("it has a limit") };
+            assert_eq!(quota.hits, expected);
+        }
+    }
+
+    #[test]
+    fn an_answer_in_numbers_that_the_wire_has() {
+        let us = Duration::from_micros;
+        let table = [
+            (true, 3, None, (true, 3, 0)),
+            (true, u64::from(u32::MAX), None, (true, i32::MAX, 0)),
+            (false, 0, Some(us(1)), (false, 0, 1)),
+            (false, 2, Some(us(1_000)), (false, 2, 1)),
+            (false, 0, Some(us(59_999_001)), (false, 0, 60_000)),
+            (false, 0, None, (false, 0, -1)),
+        ];
+        for (allowed, remaining, retry_after, expected) in table {
+            let verdict = Verdict { allowed, remaining, retry_after, reset_after: us(7) };
+            let status = Counted { verdict, ..Counted::unlimited(None) };
+            let answer = response(&Decision::of(vec![status]));
+            let answer = (answer.allowed, answer.remaining_quota, answer.retry_after_ms);
+            assert_eq!(answer, expected);
+        }
     }
 
     proptest::proptest! {

@@ -51,8 +51,8 @@ impl Decision {
     /// The overall answer: refused when an enforced check is, or when there are quota checks and
     /// all of them are (the rule of envoyproxy/ratelimit's `quota_mode`).
     pub fn of(mut statuses: Vec<Status>) -> Self {
-        let quotas = || statuses.iter().filter(|status| status.mode == Mode::Quota);
-        let quotas_over = quotas().next().is_some() && quotas().all(|quota| !quota.verdict.allowed);
+        let mut quotas = statuses.iter().filter(|status| status.mode == Mode::Quota);
+        let quotas_over = quotas.all(|quota| !quota.verdict.allowed);
         for status in &mut statuses {
             status.refuses = !status.verdict.allowed
                 && match status.mode {
@@ -146,20 +146,57 @@ mod tests {
     #[test]
     fn a_peek_says_whether_one_more_hit_would_pass() {
         let second = Duration::from_secs(1);
+        // Over already where something waits: then for more than the oldest hit.
         let table = [
-            (Some(10), 3, Duration::ZERO, Ok::<(), Option<Duration>>(())),
-            (Some(10), 0, second, Err(Some(second))),
-            (Some(10), 0, Duration::ZERO, Err(None)),
-            (Some(0), 0, second, Err(None)),
-            (None, u64::MAX, Duration::ZERO, Ok(())),
+            (Some(10), 3, None, Duration::ZERO, Ok::<(), Option<Duration>>(())),
+            (Some(10), 0, None, second, Err(Some(second))),
+            (Some(10), 0, Some(3 * second), second, Err(Some(3 * second))),
+            (Some(10), 0, None, Duration::ZERO, Err(None)),
+            (Some(0), 0, None, second, Err(None)),
+            (None, u64::MAX, None, Duration::ZERO, Ok(())),
         ];
-        for (limit, remaining, reset_after, expected) in table {
-            let verdict = Verdict { allowed: true, remaining, retry_after: None, reset_after };
+        for (limit, remaining, retry_after, reset_after, expected) in table {
+            let allowed = retry_after.is_none();
+            let verdict = Verdict { allowed, remaining, retry_after, reset_after };
             let limit = limit.map(|most| Limit::new(most, second).unwrap());
             let peek = Status { verdict, limit, ..Status::unlimited(None) };
             let decision = Decision::of_next_hit(vec![peek]);
             let answer = if decision.allowed { Ok(()) } else { Err(decision.retry_after) };
             assert_eq!(answer, expected, "{limit:?} {remaining}");
+        }
+    }
+
+    #[test]
+    fn the_caller_is_told_of_the_longest_refusal_else_of_the_tightest_limit() {
+        use Mode::{Enforce, Shadow};
+        let second = Duration::from_secs(1);
+        // Whether each is allowed, what is left, and how long it waits; and who is told of.
+        type Row<'a> = (&'a [(Mode, bool, u64, Option<u64>)], Option<usize>);
+        let table: &[Row<'_>] = &[
+            (
+                &[(Enforce, true, 9, None), (Enforce, true, 3, None), (Enforce, true, 3, None)],
+                Some(1),
+            ),
+            (&[(Enforce, true, 1, None), (Enforce, false, 5, Some(1))], Some(1)),
+            (&[(Enforce, false, 0, Some(2)), (Enforce, false, 0, Some(2))], Some(0)),
+            (&[(Enforce, false, 0, Some(2)), (Enforce, false, 0, Some(3))], Some(1)),
+            (&[(Enforce, false, 0, None), (Enforce, false, 0, Some(3))], Some(0)),
+            (&[(Enforce, true, 4, None), (Shadow, false, 0, Some(3))], Some(1)),
+            (&[], None),
+        ];
+        for (rows, expected) in table {
+            let status = |(at, &(mode, allowed, remaining, wait_s)): (usize, &(_, _, _, _))| {
+                let status = status(mode, allowed, wait_s);
+                let verdict = Verdict { remaining, ..status.verdict };
+                // Its place in the request, to be known by.
+                let limit = Some(Limit::new(at as u64, second).unwrap());
+                Status { limit, verdict, ..status }
+            };
+            let mut statuses: Vec<_> = rows.iter().enumerate().map(status).collect();
+            statuses.push(Status::unlimited(None));
+            let decision = Decision::of(statuses);
+            let told = decision.deciding().and_then(|status| status.limit);
+            assert_eq!(told.map(Limit::max_requests), expected.map(|at| at as u64), "{rows:?}");
         }
     }
 
@@ -172,6 +209,7 @@ mod tests {
             (&[], Ok(())),
             (&[(Enforce, true, None), (Shadow, false, Some(1))], Ok(())),
             (&[(Enforce, false, Some(3)), (Enforce, false, Some(5))], Err(Some(5))),
+            (&[(Enforce, false, Some(5)), (Enforce, false, Some(3))], Err(Some(5))),
             (&[(Enforce, false, Some(3)), (Enforce, false, never)], Err(None)),
             (&[(Quota, false, Some(3)), (Quota, true, None)], Ok(())),
             (&[(Quota, false, Some(3)), (Quota, false, Some(2))], Err(Some(2))),

@@ -5,6 +5,7 @@
 mod decision;
 mod fallback;
 mod strangers;
+mod tally;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ pub use self::decision::{Decision, Source, Status};
 use self::fallback::Fallback;
 pub use self::fallback::{Settings, Undecided};
 use self::strangers::Strangers;
+use self::tally::{count_request, count_status};
 use crate::check::{Check, OnStoreError, QuotaKey, Request};
 use crate::l1::L1;
 use crate::metrics::{ApiKeyStats, Metrics, RuleStats};
@@ -88,6 +90,14 @@ impl Shared {
             nobody,
         }
     }
+
+    /// What the rules decided, as far as it is more than a trial run.
+    fn decision(&self, mut decision: Decision) -> Decision {
+        if self.shadow_mode {
+            decision.pass_in_shadow();
+        }
+        decision
+    }
 }
 
 impl Limiter {
@@ -111,6 +121,20 @@ impl Limiter {
         deadline: Option<Instant>,
     ) -> Result<Decision, Undecided> {
         self.decide_for(None, request, deadline).await
+    }
+
+    /// Decides a peek by the rules as `CheckQuota` means it: whether one more hit would pass. By
+    /// the rules themselves a peek is over only when more than the limit is used.
+    ///
+    /// # Errors
+    /// The store could not answer, and the policy is to say so.
+    pub async fn decide_next_hit(
+        &self,
+        request: &Request,
+        deadline: Option<Instant>,
+    ) -> Result<Decision, Undecided> {
+        let peek = self.decide(request, deadline).await?;
+        Ok(self.shared.decision(Decision::of_next_hit(peek.statuses)))
     }
 
     /// Decides a request by the rules, and counts it for this API key, if one is known, rather
@@ -167,10 +191,7 @@ impl Limiter {
         for (index, (verdict, source)) in asked.iter().zip(answers) {
             (statuses[*index].verdict, statuses[*index].source) = (verdict, source);
         }
-        let mut decision = Decision::of(statuses);
-        if self.shared.shadow_mode {
-            decision.pass_in_shadow();
-        }
+        let decision = self.shared.decision(Decision::of(statuses));
         self.count(&decision, &mut matches, &domain.name, api_key.as_ref());
         trace::note("chronosdb.allowed", decision.allowed);
         Ok(decision)
@@ -235,6 +256,7 @@ impl Limiter {
         if let Some(known) = known {
             return Ok(known);
         }
+        let _refunding = l1.refunding(checks);
         match self.acquire(checks, deadline).await {
             Ok(verdicts) => {
                 for (check, verdict) in checks.iter().zip(&verdicts) {
@@ -269,7 +291,7 @@ impl Limiter {
         checks: &[Check],
         deadline: Option<Instant>,
     ) -> Result<Vec<Verdict>, StoreError> {
-        if let Some(owed) = self.shared.fallback.owed(checks) {
+        if let Some(owed) = self.shared.fallback.owed(checks)? {
             self.store.acquire(&owed.checks, deadline).await?;
             owed.settle().await;
         }
@@ -310,22 +332,58 @@ fn known_refusal(l1: &L1, check: &Check, now: Instant) -> Option<(Verdict, Sourc
     l1.refusal(check, now).map(|verdict| (verdict, Source::L1))
 }
 
-fn count_request(api_key: &ApiKeyStats, decision: &Decision) {
-    if decision.allowed { api_key.allowed.inc() } else { api_key.denied.inc() }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::{Descriptor, Entry};
+    use crate::l1;
+    use crate::store::memory::{self, Memory};
 
-fn count_status(stats: &RuleStats, status: &Status, decision: &Decision) {
-    if status.refuses && !decision.allowed {
-        stats.refused.inc();
-    } else if !status.verdict.allowed {
-        stats.shadow.inc();
-    } else if !decision.allowed {
-        stats.blocked.inc();
-    } else {
-        stats.allowed.inc();
-        let near = |limit: Limit| status.verdict.remaining < limit.max_requests().div_ceil(5);
-        if status.limit.is_some_and(near) {
-            stats.near_limit.inc();
+    fn limiter(rules: &str, shadow_mode: bool) -> Limiter {
+        let (metrics, privacy) = (Metrics::new(), Privacy::new(&Default::default()));
+        let rules = RuleSet::from_text(rules, &metrics, &privacy).unwrap();
+        let l1 = L1::new(&l1::Settings::default(), Arc::clone(&metrics));
+        let memory = memory::Settings::default();
+        let store = Memory::new(&memory, Arc::clone(&metrics));
+        let (on_error, expected_instances) = (OnStoreError::Error, 1);
+        let settings = Settings { shadow_mode, on_error, expected_instances, memory };
+        let rules = Arc::new(ArcSwap::from_pointee(rules));
+        let shared = Shared::new(rules, l1, privacy, settings, metrics);
+        Limiter::new(Arc::new(shared), AnyStore::Memory(Arc::new(store)))
+    }
+
+    const ONE: &str =
+        "domain: d\ndescriptors: [{ key: k, rate_limit: { limit: 1, window: 1m } }]\n";
+
+    fn request(hits: i64) -> Request {
+        let entries = vec![Entry::new("k", "v")];
+        let descriptors = vec![Descriptor { entries, hits, limit_override: None }];
+        Request { domain: "d".into(), descriptors }
+    }
+
+    #[tokio::test]
+    async fn a_refund_opens_what_the_l1_had_closed() {
+        let limiter = limiter(ONE, false);
+        let ask = async |hits| {
+            let decision = limiter.decide(&request(hits), None).await.unwrap();
+            (decision.allowed, decision.statuses[0].source)
+        };
+        assert_eq!(ask(1).await, (true, Source::Store));
+        assert_eq!(ask(1).await, (false, Source::Store));
+        assert_eq!(ask(1).await, (false, Source::L1));
+        assert_eq!(ask(-1).await, (true, Source::Store));
+        assert_eq!(ask(1).await, (true, Source::Store));
+    }
+
+    #[tokio::test]
+    async fn in_a_trial_run_nothing_is_refused_to_who_only_looks_either() {
+        for shadow_mode in [false, true] {
+            let limiter = limiter(ONE, shadow_mode);
+            assert!(limiter.decide_next_hit(&request(0), None).await.unwrap().allowed);
+            assert!(limiter.decide(&request(1), None).await.unwrap().allowed);
+            let peek = limiter.decide_next_hit(&request(0), None).await.unwrap();
+            assert_eq!((peek.allowed, peek.retry_after.is_none()), (shadow_mode, shadow_mode));
+            assert_eq!(limiter.decide(&request(1), None).await.unwrap().allowed, shadow_mode);
         }
     }
 }

@@ -82,6 +82,22 @@ pub enum Mode {
     Quota,
 }
 
+/// Whether a request is refused as a whole, by the mode of each check and whether it fits.
+pub fn is_refused(checks: impl Iterator<Item = (Mode, bool)>) -> bool {
+    let (mut quotas, mut quotas_over) = (0, 0);
+    for (mode, fits) in checks {
+        match mode {
+            Mode::Enforce if !fits => return true,
+            Mode::Enforce | Mode::Shadow => {}
+            Mode::Quota => {
+                quotas += 1;
+                quotas_over += u32::from(!fits);
+            }
+        }
+    }
+    quotas > 0 && quotas_over == quotas
+}
+
 /// The answer to one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -93,4 +109,55 @@ pub struct Verdict {
     pub retry_after: Option<Duration>,
     /// When the oldest counted hit leaves the window; zero when nothing is counted.
     pub reset_after: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits() {
+        let (ms, days) = (Duration::from_millis, |days: u64| Duration::from_secs(days * 86_400));
+        for (max_requests, window) in [(0, ms(1)), (MAX_HITS, days(3650))] {
+            let limit = Limit::new(max_requests, window).unwrap();
+            assert_eq!((limit.max_requests(), limit.window()), (max_requests, window));
+        }
+        let table = [
+            (MAX_HITS + 1, ms(1), "at most 9007199254740991"),
+            (1, ms(0), "at least 1ms"),
+            (1, Duration::from_micros(999), "at least 1ms"),
+            (1, Duration::from_micros(1_001), "whole number of milliseconds"),
+            (1, days(3650) + ms(1), "at most 3650 days"),
+        ];
+        for (max_requests, window, expected) in table {
+            let error = Limit::new(max_requests, window).unwrap_err();
+            assert!(error.contains(expected), "{max_requests} in {window:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_shares_never_add_up_to_more_than_the_limit() {
+        let limit = |most| Limit::new(most, MIN_WINDOW).unwrap();
+        for (instances, share) in [(0, 10), (1, 10), (3, 3), (10, 1), (11, 0)] {
+            assert_eq!(limit(10).share(instances), limit(share), "{instances}");
+        }
+    }
+
+    #[test]
+    fn what_refuses_a_request() {
+        use Mode::{Enforce, Quota, Shadow};
+        let table: [(&[(Mode, bool)], bool); 8] = [
+            (&[], false),
+            (&[(Enforce, true), (Shadow, false)], false),
+            (&[(Enforce, true), (Enforce, false)], true),
+            (&[(Quota, false), (Quota, true)], false),
+            (&[(Quota, true), (Quota, false)], false),
+            (&[(Quota, false), (Enforce, true), (Quota, false)], true),
+            (&[(Quota, true), (Enforce, false)], true),
+            (&[(Quota, true)], false),
+        ];
+        for (checks, expected) in table {
+            assert_eq!(is_refused(checks.iter().copied()), expected, "{checks:?}");
+        }
+    }
 }

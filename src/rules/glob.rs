@@ -88,6 +88,7 @@ mod tests {
             ("foo*bar*baz", &["foo123bar456baz", "foobarbaz"], &["foo123baz", "bar456baz"]),
             ("*", &["", "x"], &[]),
             ("a**b", &["ab", "axb"], &["a"]),
+            ("a*b*b*c", &["abbc", "abxbc"], &["abc"]),
             ("aba*aba", &["abaaba"], &["aba", "ababa"]),
             ("plain", &["plain"], &["plain1", ""]),
         ] {
@@ -104,6 +105,7 @@ mod tests {
         assert!(rank("ab*c") < rank("a*bc"));
         assert!(rank("a*") < rank("b*"));
         assert!(rank("*") < Rank::new("pa*", None));
+        assert!(Rank::new("ab*", None) < Rank::new("a*b", None));
     }
 
     /// The definition, without a thought for speed.

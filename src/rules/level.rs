@@ -28,7 +28,7 @@ struct Values<N> {
 struct Shape<N> {
     prefix: usize,
     suffix: usize,
-    /// By the hash of both ends; each in order of rank.
+    /// By the hash of both ends.
     buckets: AHashMap<u64, Vec<Wild<N>>>,
 }
 
@@ -165,10 +165,8 @@ impl<N> Values<N> {
             self.wild.push(Shape { prefix, suffix, buckets: AHashMap::new() });
             self.wild.len() - 1
         });
-        let bucket = self.wild[index].buckets.entry(hash).or_default();
         let rank = Rank::new(key, Some(value));
-        let at = bucket.partition_point(|other| other.rank < rank);
-        bucket.insert(at, Wild { rank, glob, node });
+        self.wild[index].buckets.entry(hash).or_default().push(Wild { rank, glob, node });
     }
 
     /// All wildcards that cover a value, in no order.

@@ -234,7 +234,8 @@ mod tests {
     #[test]
     fn no_set_ever_has_half_a_domain() {
         let broken = A_TOO.replace("1s", "1x");
-        for broken in [&*broken, "domain: a # x\n\tdescriptors: [\n"] {
+        let unguessed = "{ domain: a, descriptors: [{ key: x, kye: y }] }";
+        for broken in [&*broken, unguessed, "domain: a # x\n\tdescriptors: [\n"] {
             let sets = loads(&[
                 &[("1", A), ("2", broken)],
                 &[("1", A), ("2", A_TOO)],

@@ -173,8 +173,7 @@ mod tests {
     use crate::privacy::Settings;
     use crate::rules::RuleSet;
 
-    /// Rules by `path: flags`, where a path is `key=value > key`; each has the limit of its place
-    /// in the list, from 1, per minute.
+    /// Asked by paths such as `key=value > key`.
     struct Case {
         rules: RuleSet,
         metrics: Arc<Metrics>,
@@ -211,9 +210,8 @@ mod tests {
             found.stats.allowed.inc_by(777);
             let page = String::from_utf8(self.metrics.render()).unwrap();
             let line = page.lines().find(|line| line.ends_with(" 777")).unwrap();
-            let label = line.split("rule=\"").nth(1).unwrap().split('"').next().unwrap();
             found.stats.allowed.reset();
-            label.to_owned()
+            line.split("rule=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
         }
 
         fn key(&self, path: &str) -> String {
@@ -348,10 +346,12 @@ mod tests {
             "- {key: a, rate_limit: {unit: day, requests_per_unit: 1, name: n}}\n\
              - {key: b, rate_limit: {unlimited: true, replaces: [{name: n}, {name: nobody}]}}\n",
         );
-        let found = case.matches(vec![descriptor("a=1"), descriptor("b=1"), descriptor("a=2")]);
-        let is_some: Vec<bool> = found.iter().map(Option::is_some).collect();
-        assert_eq!(is_some, [false, true, false]);
-        assert!(case.one("a=1").is_some());
+        let found = case.matches(["a=1", "b=1", "a=2"].map(descriptor).into());
+        assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
+        // With a limit of its own it is not that rule's descriptor.
+        let limit_override = Limit::new(1, Duration::from_secs(1)).ok();
+        let other = Descriptor { limit_override, ..descriptor("b=1") };
+        assert!(case.matches(vec![descriptor("a=1"), other])[0].is_some());
     }
 
     #[test]
@@ -387,10 +387,14 @@ mod tests {
         let case = Case::new(&rule("k", 1, "shadow_mode: true"));
         let mut asked = descriptor("k=v");
         asked.limit_override = Some(Limit::new(9, Duration::from_secs(5)).unwrap());
-        let found = case.matches(vec![asked.clone()]).pop().flatten().unwrap();
+        let mut secret = descriptor("cookie=secret");
+        secret.limit_override = asked.limit_override;
+        let found = case.matches(vec![asked.clone(), secret]);
+        let [Some(found), Some(secret)] = &found[..] else { panic!("each has its own limit") };
         assert_eq!(found.ceiling, Ceiling::Limit(asked.limit_override.unwrap()));
         assert_eq!((found.rule.mode, &*found.rule.label), (Mode::Enforce, "k"));
         assert_eq!(found.key.to_string(), case.key("k=v"));
+        assert!(!secret.key.to_string().contains("secret"));
         assert_eq!(case.one("k=v").unwrap().rule.mode, Mode::Shadow);
     }
 }

@@ -152,7 +152,8 @@ fn shared(settings: &Settings, loader: &Loader, metrics: &Arc<Metrics>) -> Share
     };
     // The memory store refuses faster than the L1 could.
     let enabled = settings.l1.enabled && settings.store.kind == StoreKind::Redis;
-    let l1 = L1::new(&l1::Settings { enabled, ..settings.l1.clone() }, Arc::clone(metrics));
+    let max_ttl = settings.l1.max_ttl.min(settings.store.redis.refusals_hold());
+    let l1 = L1::new(&l1::Settings { enabled, max_ttl, ..settings.l1 }, Arc::clone(metrics));
     let privacy = Privacy::new(&settings.privacy);
     Shared::new(loader.rules(), l1, privacy, fallback, Arc::clone(metrics))
 }

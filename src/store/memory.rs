@@ -334,6 +334,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn at_the_bound_only_who_takes_something_needs_a_key() {
+        let store = store(1);
+        let both = [check("a", 1), check("b", 1)];
+        assert!(store.acquire(&both, None).await.is_err(), "it will never hold two");
+        assert!(store.acquire(&both[..1], None).await.unwrap()[0].allowed);
+        for hits in [0, -1] {
+            let nothing = Check { hits, ..check("b", 1) };
+            assert!(
+                store.acquire(std::slice::from_ref(&nothing), None).await.unwrap()[0].allowed,
+                "{hits}"
+            );
+            let twice = [nothing, both[0].clone()];
+            assert!(!store.acquire(&twice, None).await.unwrap()[1].allowed, "{hits}");
+        }
+        assert_eq!(store.used(&both[0].key, 1000), 1);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(store.used(&both[0].key, 1000), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn peeks_and_refusals_make_no_key() {
         let store = store(10);
         let peek = Check { hits: 0, ..check("a", 1) };

@@ -64,6 +64,7 @@ fn a_spray_of_refusals_stays_within_the_l1() {
         let entries = usize::try_from(metrics.l1_entries.get()).unwrap();
         assert!(entries <= BOUND + BOUND / 10, "{entries} entries");
     }
+    assert!(metrics.l1_entries.get() > 0);
     // Whatever it forgot, it grants nothing: the store is asked.
     let known = (0..sprayed()).filter(|user| l1.refusal(&check(*user), now).is_some()).count();
     assert!((1..=BOUND + BOUND / 10).contains(&known), "{known} of {} are known", sprayed());

@@ -1,8 +1,12 @@
-//! The script that takes back a reservation, against the oracle that never heard of it.
+//! The script that takes back a reservation, against the oracle that never heard of it; and those
+//! who were refused meanwhile.
 
+use crate::harness::cluster::Cluster;
 use crate::harness::counters::{Counters as _, InRedis, START_US, want};
 use crate::harness::oracle::Oracle;
 use crate::harness::random::Random;
+use crate::harness::server::Server;
+use crate::harness::wait_until;
 
 const GIVE_BACK: &str = include_str!("../../src/store/redis/give_back.lua");
 const WINDOW_MS: u64 = 1_000;
@@ -67,4 +71,20 @@ fn what_was_counted_before_stays() {
     call.key(one.store_key()).arg(START_US).arg(5).arg(WINDOW_MS * 1000);
     call.invoke::<()>(&mut lua.connection).unwrap();
     assert_eq!(lua.command::<u64>(&["DBSIZE"]), 0);
+}
+
+/// What refused may have been a reservation that was given back a moment later.
+#[test]
+fn a_refusal_of_a_cluster_is_soon_doubted() {
+    let cluster = Cluster::start();
+    let rules = "domain: edge\ndescriptors:\n- { key: a, rate_limit: { limit: 1, window: 1h } }\n";
+    let redis =
+        format!("topology: cluster, nodes: ['{}'], timeout: 1s", cluster.nodes().join("', '"));
+    let server = Server::start(rules, &format!("store: {{ kind: redis, redis: {{ {redis} }} }}"));
+    let ask = || server.ask("edge", "a", "v").status;
+    assert_eq!([ask(), ask()], [200, 429]);
+    let slot = cluster.servers[0].command("CLUSTER KEYSLOT {edge:a:v}");
+    let owner = &cluster.servers[cluster.owner(slot)];
+    assert_eq!(owner.command::<u64>("DEL chronosdb:quota:{edge:a:v}:3600000"), 1);
+    wait_until("it is asked again", || ask() == 200);
 }

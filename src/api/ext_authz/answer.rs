@@ -53,7 +53,7 @@ pub(super) fn refused(
     style: Style,
     caller: Caller,
 ) -> CheckResponse {
-    let wait_s = decision.retry_after.map(|wait| whole_seconds(wait).max(1));
+    let wait_s = decision.retry_after.map(whole_seconds);
     let sentence = match wait_s {
         Some(wait_s) => format!("over the limit: retry after {wait_s} s"),
         None => "over the limit: it never allows so many hits".to_owned(),

@@ -57,6 +57,9 @@ pub struct Tls {
     pub key: Option<PathBuf>,
 }
 
+/// On a cluster: how long a refusal is believed.
+const BRIEF: Duration = Duration::from_millis(100);
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -90,6 +93,15 @@ impl Settings {
                 let name = self.master_name.as_deref().unwrap_or_default();
                 format!("{name} of the sentinels {}", nodes.join(", "))
             }
+        }
+    }
+
+    /// How long a refusal may be repeated without asking again. On a cluster a request over several
+    /// slots holds hits for a moment, and gives them back when one of the slots refuses.
+    pub fn refusals_hold(&self) -> Duration {
+        match self.topology {
+            Topology::Standalone | Topology::Sentinel => Duration::MAX,
+            Topology::Cluster => BRIEF,
         }
     }
 

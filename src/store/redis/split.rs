@@ -13,7 +13,7 @@ use super::Inner;
 use super::script::{Answer, Work};
 use super::slots;
 use crate::check::Check;
-use crate::quota::{Mode, Verdict};
+use crate::quota::{Mode, Verdict, is_refused};
 use crate::store::StoreError;
 
 /// How long an answer is waited for after the caller has given up, so that what was reserved can
@@ -59,7 +59,9 @@ async fn reserve(
             Err(error) => trouble = Some(error.clone()),
         }
     }
-    let refused = trouble.is_some() || !in_time || is_refused(checks, &verdicts);
+    let fits = checks.iter().zip(&verdicts);
+    let fits = fits.map(|(check, verdict)| (check.mode, verdict.is_none_or(|it| it.allowed)));
+    let refused = trouble.is_some() || !in_time || is_refused(fits);
     if refused {
         give_back(inner, &parts, &answers, patience).await;
     }
@@ -114,17 +116,6 @@ fn place(verdicts: &mut [Option<Verdict>], part: &Part, answer: &Answer) {
     for (place, verdict) in part.places.iter().zip(answer.verdicts()) {
         verdicts[*place] = Some(verdict);
     }
-}
-
-/// What the script says of checks that it sees together.
-fn is_refused(checks: &[Check], verdicts: &[Option<Verdict>]) -> bool {
-    let of_mode = |mode: Mode| {
-        let asked = checks.iter().zip(verdicts).filter(move |(check, _)| check.mode == mode);
-        asked.map(|(_, verdict)| verdict.is_none_or(|verdict| verdict.allowed))
-    };
-    let mut quotas = of_mode(Mode::Quota).peekable();
-    of_mode(Mode::Enforce).any(|allowed| !allowed)
-        || (quotas.peek().is_some() && quotas.all(|allowed| !allowed))
 }
 
 /// Each slot gives back what it granted.
