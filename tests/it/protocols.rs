@@ -69,7 +69,7 @@ async fn both_protocols_decide_alike() {
             decides(&instance).await;
             for server in servers {
                 let clients: String = server.command("CLIENT LIST TYPE normal");
-                let ours = clients.lines().filter(|client| client.contains("cmd=evalsha"));
+                let ours = clients.lines().filter(|client| client.contains("cmd=eval"));
                 let other = ours.clone().find(|client| !client.contains(spoken));
                 assert!(other.is_none() && ours.count() > 0, "{whom} {asked}: {clients}");
                 // Nobody's script is known, and then no connection lives.

@@ -3,7 +3,7 @@
 -- KEYS[i]  the log of each reservation
 -- ARGV     three for each: since (µs; the server's time just before the reservation), hits,
 --          window (µs)
--- reply    nothing
+-- reply    empty
 -- Hits are taken from the oldest entry since then. That is the reservation's own, or one that is
 -- dated before it: what stays counted is dated no earlier than it happened, so nothing that was
 -- admitted leaves its window early. A reservation that has left its window is not there any more.
@@ -32,4 +32,4 @@ for i, key in ipairs(KEYS) do
   local since, hits, window = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
   if since > now - window then give_back(key, since, hits) end
 end
-return {}
+return ''
