@@ -38,9 +38,6 @@ impl Single {
     }
 }
 
-/// A hot key's next run waits for its questions this often at most: some ten microseconds each time.
-const MAX_GATHERINGS: usize = 8;
-
 type Waiter = oneshot::Sender<Result<Verdict, StoreError>>;
 
 /// The checks under way, each with those that wait behind it.
@@ -66,24 +63,6 @@ impl Coalescer {
         let (answer, waiting) = oneshot::channel();
         waiters.push(answer);
         Turn::Wait(waiting)
-    }
-
-    /// Lets the runtime bring in who is on the way, for as long as it brings somebody.
-    async fn gather(&self, single: &Single) {
-        for _ in 0..MAX_GATHERINGS {
-            let waiting = self.waiting(single);
-            // In one turn connections read, in the next what they have read asks.
-            tokio::task::yield_now().await;
-            tokio::task::yield_now().await;
-            if self.waiting(single) == waiting {
-                return;
-            }
-        }
-    }
-
-    fn waiting(&self, single: &Single) -> usize {
-        let flights = self.flights.lock().expect("no code panics holding this");
-        flights.get(single).map_or(0, Vec::len)
     }
 
     /// Those who wait now; when there are none, the next one leads.
@@ -142,7 +121,8 @@ async fn serve(inner: Arc<Inner>, single: Single, mut waiters: Vec<Waiter>) {
                 }
             }
         }
-        inner.coalescer.gather(&single).await;
+        // What has come in meanwhile is read before the next run starts, and shares it.
+        tokio::task::yield_now().await;
         waiters = inner.coalescer.land(&single);
     }
 }
