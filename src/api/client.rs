@@ -225,10 +225,12 @@ impl Client {
     fn failed(&self, status: &tonic::Status) -> Unanswered {
         let causes = causes(status.message().to_owned(), status.source());
         // Under TLS 1.3 a client learns only so that its certificate was refused.
-        let hint = if self.is_tls && status.source().is_some() {
-            " (does the server accept this client's certificate? its log says why not)"
-        } else {
-            ""
+        let hint = match (self.is_tls, status.source()) {
+            (true, Some(_)) => {
+                " (does the server accept this client's certificate? its log says why not)"
+            }
+            (false, Some(_)) => " (is it the gRPC port, and one without TLS?)",
+            (_, None) => "",
         };
         let (target, message) = (self.target.clone(), format!("{causes}{hint}"));
         Unanswered { target, status: status.code(), message }

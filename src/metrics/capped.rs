@@ -4,12 +4,13 @@ use std::sync::RwLock;
 
 use ahash::AHashMap;
 
-use super::{MAX_LABEL_VALUES, OTHER};
+use super::{MAX_LABEL_BYTES, MAX_LABEL_VALUES, OTHER};
 
 /// Makes the child of these label values.
 type Make<C> = Box<dyn Fn(&[&str]) -> C + Send + Sync>;
 
-/// Children by label values, at most [`MAX_LABEL_VALUES`]; the last label of the rest is `other`.
+/// Children by label values, at most [`MAX_LABEL_VALUES`], none too long; the last label of the
+/// rest is `other`.
 pub(super) struct Capped<C> {
     children: RwLock<AHashMap<String, C>>,
     make: Make<C>,
@@ -33,7 +34,7 @@ impl<C: Clone> Capped<C> {
             return child.clone();
         }
         let mut children = self.children.write().expect("no code panics holding this");
-        if children.len() < MAX_LABEL_VALUES {
+        if children.len() < MAX_LABEL_VALUES && name.len() <= MAX_LABEL_BYTES {
             return children.entry(name.to_owned()).or_insert_with(|| (self.make)(labels)).clone();
         }
         drop(children);

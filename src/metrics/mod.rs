@@ -16,7 +16,10 @@ use self::capped::Capped;
 /// Different values that one caller-made label may take; the rest count as [`OTHER`].
 pub const MAX_LABEL_VALUES: usize = 1000;
 
-/// The label value for everything beyond the cap.
+/// A longer value counts as [`OTHER`] too: a header of 60 KiB makes a page that nobody reads.
+pub const MAX_LABEL_BYTES: usize = 512;
+
+/// The label value for everything beyond the caps.
 pub const OTHER: &str = "other";
 
 /// Bounds in milliseconds: dense below Envoy's default timeout of 20 ms.
@@ -372,6 +375,10 @@ mod tests {
         let page = String::from_utf8(metrics.render()).unwrap();
         let series = page.lines().filter(|line| line.starts_with("requests_allowed_total")).count();
         assert_eq!(series, MAX_LABEL_VALUES + 1);
+        let metrics = Metrics::new();
+        metrics.api_key(&"x".repeat(MAX_LABEL_BYTES + 1)).allowed.inc();
+        let short = String::from_utf8(metrics.render()).unwrap();
+        assert!(short.contains("requests_allowed_total{api_key=\"other\"} 1"), "{short}");
         assert!(page.contains("requests_allowed_total{api_key=\"other\"} 2000"), "{page}");
     }
 }

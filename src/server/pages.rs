@@ -1,6 +1,7 @@
 //! Serves the HTTP pages. A client that is slow to say what it wants is sent away: connections
 //! that say nothing would use up the file descriptors that decisions need.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
@@ -23,6 +24,9 @@ const HEAD: Duration = Duration::from_secs(30);
 /// From there to the answer, the body of `/json` included.
 const ANSWER: Duration = Duration::from_secs(30);
 
+/// Then a connection is closed once its answer is read; who does not read it is not waited for.
+const AGE: Duration = Duration::from_secs(5 * 60);
+
 /// Serves for as long as the process runs.
 pub(super) async fn serve(listener: TcpListener, pages: Router) {
     let service = TowerToHyperService::new(pages.layer(from_fn(in_time)));
@@ -40,9 +44,15 @@ pub(super) async fn serve(listener: TcpListener, pages: Router) {
         };
         let mut http = http1::Builder::new();
         let http = http.timer(TokioTimer::new()).header_read_timeout(HEAD);
-        // How a client's connection ends is its own affair.
         let connection = http.serve_connection(TokioIo::new(stream), service.clone());
-        tokio::spawn(async { drop(connection.await) });
+        tokio::spawn(async {
+            let mut connection = pin!(connection);
+            // How a client's connection ends is its own affair.
+            if timeout(AGE, connection.as_mut()).await.is_err() {
+                connection.as_mut().graceful_shutdown();
+                let _ = timeout(ANSWER, connection).await;
+            }
+        });
     }
 }
 
@@ -70,6 +80,31 @@ mod tests {
         let (start, mut answer) = (Instant::now(), String::new());
         let _ = stream.read_to_string(&mut answer).await;
         (answer, start.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_never_reads_is_sent_away() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (held, mut freed) = tokio::sync::mpsc::channel::<()>(1);
+        let page = move || {
+            let held = held.clone();
+            // More than the sockets' own buffers take, and what tells that it is gone.
+            let endless = futures_util::stream::repeat_with(move || {
+                let _ = &held;
+                Ok::<_, std::convert::Infallible>("x".repeat(1 << 20))
+            });
+            async { axum::body::Body::from_stream(endless) }
+        };
+        let pages = Router::new().route("/", axum::routing::get(page));
+        let serving = tokio::spawn(serve(listener, pages));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        tokio::time::sleep(AGE + ANSWER + Duration::from_secs(1)).await;
+        serving.abort();
+        let _ = serving.await;
+        let ended = timeout(ANSWER, freed.recv()).await;
+        assert_eq!(ended.ok(), Some(None), "the answer is still held");
     }
 
     #[tokio::test(start_paused = true)]

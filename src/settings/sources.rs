@@ -13,7 +13,7 @@ const PREFIX: &str = "CHRONOSDB_";
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("the settings file {} cannot be read: {source}", path.display())]
     File {
         /// Which file.
         path: PathBuf,
@@ -66,10 +66,17 @@ pub(super) fn read(
             tree = serde_json::to_value(settings).expect("settings are plain values");
         }
     }
-    let mut variables: Vec<(String, String)> = environment
+    let (mut variables, others): (Vec<_>, Vec<_>) = environment
         .into_iter()
-        .filter(|(name, _)| name.strip_prefix(PREFIX).is_some_and(|rest| rest.contains("__")))
-        .collect();
+        .filter(|(name, _)| name.starts_with(PREFIX))
+        .partition(|(name, _)| name[PREFIX.len()..].contains("__"));
+    let defaults = serde_json::to_value(Settings::default()).expect("settings are plain values");
+    for (name, _) in others {
+        if let Some(meant) = meant(&defaults, PREFIX, &name) {
+            let what = format!("sections are joined by two underscores: write {meant}");
+            return Err(SettingsError::Variable { name, what });
+        }
+    }
     variables.sort();
     for (name, text) in variables {
         let value = serde_yaml::from_str(&text).unwrap_or_else(|_| Value::String(text.clone()));
@@ -83,11 +90,26 @@ pub(super) fn read(
             tree = before;
             set(&mut tree, &keys, Value::String(text)).map_err(wrong)?;
             let retried = serde_json::from_value::<Settings>(tree.clone());
-            retried.map_err(|_| wrong(with_near_miss(&error.to_string())))?;
+            retried.map_err(|as_text| {
+                let is_text = error.to_string().starts_with("invalid type");
+                wrong(clear(&(if is_text { as_text } else { error }).to_string()))
+            })?;
         }
     }
     serde_json::from_value(tree)
         .map_err(|error| SettingsError::Variable { name: PREFIX.into(), what: error.to_string() })
+}
+
+/// The variable that was meant by `CHRONOSDB_STORE_REDIS_URL`. Kubernetes sets variables of that
+/// prefix too, such as `CHRONOSDB_SERVICE_HOST`: they mean nothing here.
+fn meant(defaults: &Value, start: &str, name: &str) -> Option<String> {
+    defaults.as_object()?.iter().find_map(|(key, below)| {
+        let path = format!("{start}{}", key.to_uppercase());
+        if !below.is_object() && path.replace("__", "_") == name {
+            return Some(path);
+        }
+        meant(below, &format!("{path}__"), name)
+    })
 }
 
 fn is_blank(text: &str) -> bool {
@@ -116,8 +138,11 @@ fn syntax(path: &Path, error: &serde_yaml::Error) -> SettingsError {
     let what = first.strip_prefix("error: ").unwrap_or(first);
     let what = what.find(" at line ").map_or(what, |end| &what[..end]);
     let what = what.strip_prefix(&format!("line {line} column {column}: ")).unwrap_or(what);
-    let what = in_plain_words(what).map_or_else(|| with_near_miss(what), str::to_owned);
-    SettingsError::Syntax { path: path.to_owned(), line, column, what }
+    SettingsError::Syntax { path: path.to_owned(), line, column, what: clear(what) }
+}
+
+fn clear(what: &str) -> String {
+    in_plain_words(what).map_or_else(|| with_near_miss(what), str::to_owned)
 }
 
 /// The parser speaks to programmers; whoever edits the file wants to know what to write.
@@ -267,11 +292,20 @@ mod tests {
             let error = load(text, &[]).unwrap_err();
             assert!(error.starts_with(expected), "{text:?}: {error}");
         }
-        let error = load("", &[("CHRONOSDB_STORE__KINDD", "redis")]).unwrap_err();
-        assert_eq!(
-            error,
-            "environment variable CHRONOSDB_STORE__KINDD: unknown key `kindd`: did you mean `kind`?"
-        );
+        let error = load("", &[("CHRONOSDB_RULES__POLL", "5")]).unwrap_err();
+        assert!(error.contains("POLL: \"5\" is not a duration"), "{error}");
+        for (name, what) in [
+            ("STORE__KINDD", "unknown key `kindd`: did you mean `kind`?"),
+            (
+                "STORE_REDIS_URL",
+                "sections are joined by two underscores: write CHRONOSDB_STORE__REDIS__URL",
+            ),
+            ("HTTP__LISTEN", "write an IP address (no name) and a port"),
+        ] {
+            let name = format!("CHRONOSDB_{name}");
+            let error = load("", &[(&name, "redis")]).unwrap_err();
+            assert!(error.starts_with(&format!("environment variable {name}: {what}")), "{error}");
+        }
     }
 
     #[test]
