@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use chronosdb::check::Request;
+use chronosdb::check::{Check, Request};
 use chronosdb::limiter::Source;
+use futures_util::future::join_all;
 
+use crate::harness::instance::{Instance, check, patient};
+use crate::harness::redis::Redis;
 use crate::stores::{limiter, memory, quota, request};
 
 const RULES: &str = "
@@ -92,4 +95,16 @@ async fn a_look_at_a_quota_says_whether_one_more_hit_would_pass() {
         let look = limiter.check_quota(&of(0), None).await.unwrap();
         assert_eq!((look.allowed, look.retry_after.is_none()), (passes, passes));
     }
+}
+
+/// Equal checks share a run; those that record what was refused as well must not.
+#[tokio::test]
+async fn costs_that_were_incurred_are_all_counted_however_many_come_at_once() {
+    let redis = Redis::start();
+    let instance = Instance::start(&patient(&redis.url())).await;
+    let incurred = [Check { count_denied: true, ..check("bob", 5, 1) }];
+    let answers = join_all((0..20).map(|_| instance.ask(&incurred))).await;
+    let allowed = answers.into_iter().filter(|answer| answer.as_ref().unwrap()[0].allowed);
+    assert_eq!(allowed.count(), 5);
+    assert_eq!(instance.ask(&[check("bob", 100, 0)]).await.unwrap()[0].remaining, 80);
 }

@@ -157,6 +157,10 @@ fn is_returned(check: &Check) -> bool {
 
 /// The verdict once the reservation is given back.
 fn without(check: &Check, verdict: Verdict) -> Verdict {
+    if check.hits < 0 {
+        // It was only looked at, and to give back is always allowed.
+        return Verdict { allowed: true, retry_after: None, ..verdict };
+    }
     if !verdict.allowed || !is_returned(check) {
         return verdict;
     }
