@@ -18,6 +18,7 @@ descriptors:
   - { key: plain, rate_limit: { limit: 9, window: 1h } }
   - { key: banned, rate_limit: { limit: 0, window: 1h } }
   - { key: incurred, rate_limit: { limit: 0, window: 1h }, count_denied: true }
+  - { key: cost, rate_limit: { limit: 5, window: 1h }, count_denied: true }
 ";
 
 fn asked(keys: &[&str]) -> Request {
@@ -83,6 +84,19 @@ async fn who_answered_is_said() {
     for (key, source) in steps {
         let decision = limiter.decide(&asked(&[key]), None).await.unwrap();
         assert_eq!(decision.statuses[0].source, source, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_that_counts_what_it_denies_does_so() {
+    let limiter = limiter(memory(), RULES, true);
+    for (hits, allowed) in
+        [(4, true), (2, false), (1, false), (-2, true), (1, false), (-2, true), (1, true)]
+    {
+        let mut request = asked(&["cost"]);
+        request.descriptors[0].hits = hits;
+        let decision = limiter.decide(&request, None).await.unwrap();
+        assert_eq!(decision.allowed, allowed, "{hits}");
     }
 }
 
