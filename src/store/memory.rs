@@ -363,6 +363,12 @@ mod tests {
             assert_eq!([verdicts[0].allowed, verdicts[1].allowed], expected);
             tokio::time::advance(Duration::from_secs(1)).await;
         }
+        // Also when only a part has left.
+        let two = [check("b", 2), Check { hits: 0, ..check("c", 1) }];
+        for (pause_ms, expected) in [(0, true), (500, true), (499, false), (1, true)] {
+            tokio::time::advance(Duration::from_millis(pause_ms)).await;
+            assert_eq!(store.acquire(&two, None).await.unwrap()[0].allowed, expected, "{pause_ms}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
