@@ -277,6 +277,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_limit_of_zero_refuses_whoever_is_away() {
+        let (fallback, error) = (fallback(1), Some(OnStoreError::Error));
+        let zero = check("zero", 0, 1);
+        let checks = [zero.clone(), check("other", 5, 1)];
+        assert!(!answer(&fallback, &checks, &[error, error]).await[0].allowed);
+        let harmless = [Check { mode: Mode::Shadow, ..zero.clone() }, Check { hits: 0, ..zero }];
+        for check in harmless {
+            let checks = [check, checks[1].clone()];
+            let undecided = fallback.answer(&checks, &[error, error], StoreError::Timeout).await;
+            assert!(undecided.is_err(), "{checks:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_share_that_is_too_small_is_no_limit_that_is() {
         let fallback = fallback(4);
         let table = [(2, true, None), (3, false, Some(COME_BACK)), (9, false, None)];

@@ -261,6 +261,9 @@ mod tests {
             assert!(set.problems().is_empty(), "{:?}", set.problems());
             assert_eq!(limits(&set, "a"), [1, 1]);
         }
+        // The same within one file.
+        let both = one.clone() + two.strip_prefix("domain: a\ndescriptors:\n").unwrap();
+        assert_eq!(limits(&loads(&[&[("1", &both)]])[0], "a"), [1, 1]);
         let conflict = one.replace("unit: 1", "unit: 2");
         let sets = loads(&[&[("1", &one), ("2", &conflict)]]);
         let problem = sets[0].problems()[0].to_string();

@@ -354,6 +354,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn windows_of_one_user_are_logs_of_their_own() {
+        let store = store(10);
+        let limit = Limit::new(2, Duration::from_secs(60)).unwrap();
+        let both = [check("a", 1), Check { limit, ..check("a", 1) }];
+        for expected in [[true, true], [true, true], [true, false]] {
+            let verdicts = store.acquire(&both, None).await.unwrap();
+            assert_eq!([verdicts[0].allowed, verdicts[1].allowed], expected);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        // Also when only a part has left.
+        let two = [check("b", 2), Check { hits: 0, ..check("c", 1) }];
+        for (pause_ms, expected) in [(0, true), (500, true), (499, false), (1, true)] {
+            tokio::time::advance(Duration::from_millis(pause_ms)).await;
+            assert_eq!(store.acquire(&two, None).await.unwrap()[0].allowed, expected, "{pause_ms}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn peeks_and_refusals_make_no_key() {
         let store = store(10);
         let peek = Check { hits: 0, ..check("a", 1) };

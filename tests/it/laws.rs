@@ -183,6 +183,14 @@ fn law_08_weights() {
         let one = want("heavy", limit, 1_000, 1);
         assert_eq!(ask_one(twin.as_mut(), START_US, one), RetryUs(SECOND_US), "{}", twin.name());
         assert_eq!(twin.entries(&one), 501, "{}", twin.name());
+        // Costs that were incurred anyway are recorded up to what can be counted exactly.
+        let most = i64::try_from(limit).unwrap();
+        let incurred = Wanted { count_denied: true, ..want("incurred", limit, 1_000, most) };
+        assert_eq!(ask_one(twin.as_mut(), START_US, incurred), Left(0), "{}", twin.name());
+        let outcome = ask_one(twin.as_mut(), START_US, incurred);
+        assert_eq!(outcome, RetryUs(SECOND_US), "{}", twin.name());
+        let back = want("incurred", limit, 1_000, -most);
+        assert_eq!(ask_one(twin.as_mut(), START_US, back), Left(limit), "{}", twin.name());
     }
 }
 

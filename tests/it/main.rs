@@ -1,6 +1,7 @@
 //! Whole paths, driven through the real things: a real redis-server, a real Envoy, the binary.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod accounts;
 mod api_keys;
 mod bounds;
 mod cases;

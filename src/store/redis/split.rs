@@ -50,9 +50,9 @@ async fn reserve(
     let parts = parts(checks, |check| check.hits >= 0);
     let patience = deadline + PATIENCE;
     let answers = run(inner, &parts, patience).await;
-    let in_time = Instant::now() < deadline;
     let mut verdicts: Vec<Option<Verdict>> = vec![None; checks.len()];
-    let mut trouble = None;
+    // A late answer may still be heard, and what is given back must not be taken for granted.
+    let mut trouble = (Instant::now() >= deadline).then_some(StoreError::Timeout);
     for (part, answer) in parts.iter().zip(&answers) {
         match answer {
             Ok(answer) => place(&mut verdicts, part, answer),
@@ -61,7 +61,7 @@ async fn reserve(
     }
     let fits = checks.iter().zip(&verdicts);
     let fits = fits.map(|(check, verdict)| (check.mode, verdict.is_none_or(|it| it.allowed)));
-    let refused = trouble.is_some() || !in_time || is_refused(fits);
+    let refused = trouble.is_some() || is_refused(fits);
     if refused {
         give_back(inner, &parts, &answers, patience).await;
     }
@@ -157,6 +157,10 @@ fn is_returned(check: &Check) -> bool {
 
 /// The verdict once the reservation is given back.
 fn without(check: &Check, verdict: Verdict) -> Verdict {
+    if check.hits < 0 {
+        // It was only looked at, and to give back is always allowed.
+        return Verdict { allowed: true, retry_after: None, ..verdict };
+    }
     if !verdict.allowed || !is_returned(check) {
         return verdict;
     }
