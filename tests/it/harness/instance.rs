@@ -23,8 +23,10 @@ pub(crate) struct Instance {
 impl Instance {
     /// As it is right after its start.
     pub(crate) fn launch(settings: &Settings) -> Self {
+        // Without optimizations a handshake takes long.
+        let connections = if settings.url.starts_with("rediss:") { 1 } else { CONNECTIONS };
         let metrics = Metrics::new();
-        let store = Redis::open(settings, CONNECTIONS, "test", Arc::clone(&metrics)).unwrap();
+        let store = Redis::open(settings, connections, "test", Arc::clone(&metrics)).unwrap();
         let watch = tokio::spawn(store.clone().watch());
         Self { store, metrics, watch }
     }
