@@ -52,9 +52,9 @@ async fn a_spray_of_keys_resets_nobody_in_the_memory_store() {
 #[test]
 fn a_spray_of_refusals_stays_within_the_l1() {
     let metrics = Metrics::new();
-    let settings = l1::Settings { max_entries: BOUND as u64, ..l1::Settings::default() };
+    let (max_entries, wait) = (BOUND as u64, Duration::from_secs(3600));
+    let settings = l1::Settings { max_entries, max_ttl: wait, ..l1::Settings::default() };
     let l1 = L1::new(&settings, metrics.clone());
-    let wait = Duration::from_secs(3600);
     let refused =
         Verdict { allowed: false, remaining: 0, retry_after: Some(wait), reset_after: wait };
     let now = Instant::now();

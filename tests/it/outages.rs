@@ -39,11 +39,16 @@ fn load(server: &Server, duration: &str) -> Value {
     serde_json::from_str(&output.text[from..=to]).unwrap()
 }
 
-/// Connections of this machine that are open to a port.
-fn connections_to(port: u16) -> usize {
+/// Connections of this machine that are open to a port: what the kernel waits for on each, and for
+/// how many hundredths of a second yet.
+fn connections_to(port: u16) -> Vec<(String, u64)> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let remote = format!(":{port:04X} 01 ");
-    table.lines().filter(|line| line.contains(&remote)).count()
+    let timer = |line: &str| {
+        let timer = line.split_whitespace().nth(5).unwrap().split_once(':').unwrap();
+        (timer.0.to_owned(), u64::from_str_radix(timer.1, 16).unwrap())
+    };
+    table.lines().filter(|line| line.contains(&remote)).map(timer).collect()
 }
 
 /// Packets are dropped without a word, and thousands go on asking.
@@ -62,7 +67,7 @@ fn an_outage_fills_neither_memory_nor_the_pool() {
         let before = server.resident_bytes();
         proxy.set(Weather::BlackHole);
         let report = load(&server, duration);
-        let (during, connections) = (server.resident_bytes(), connections_to(proxy.port()));
+        let (during, connections) = (server.resident_bytes(), connections_to(proxy.port()).len());
         let more = during.saturating_sub(before);
         assert!(more < MOST_MEMORY, "{policy}: {before} bytes before, {during} during");
         assert!(connections <= 2 * POOL, "{policy}: {connections} connections");
@@ -162,4 +167,45 @@ async fn more_calls_than_may_wait_are_told_at_once() {
     assert_eq!(told, 500, "all others wait for their deadline");
     proxy.set(Weather::Fair);
     recovers(&instance, &check("bob", 10, 1)).await;
+}
+
+/// One connection of several gets no replies any more: three calls miss theirs, and it is replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deaf_connection_is_replaced() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(redis.port);
+    let settings = Settings { url: proxy.url(), timeout: DEADLINE * 3, ..Settings::default() };
+    let instance = Instance::start(&settings).await;
+    let user = check("bob", 1_000_000, 1);
+    let all_dialled = || proxy.traffic().connections >= CONNECTIONS as usize;
+    wait_until("every connection is dialled", all_dialled);
+    let mut met = 0;
+    for _ in 0..5 {
+        let before = proxy.traffic().connections;
+        proxy.set(Weather::MuteOnce);
+        let mut missed = 0;
+        for _ in 0..10 * CONNECTIONS {
+            missed += u32::from(instance.ask(std::slice::from_ref(&user)).await.is_err());
+        }
+        // Now and then it is the watchdog's own probe that meets the silence.
+        assert!(missed <= 3, "{missed} calls had no answer");
+        met += missed;
+        wait_until("another is dialled", || proxy.traffic().connections > before);
+    }
+    assert!(met > 0, "no call met it");
+}
+
+/// The kernel asks after a silent peer, and long before its own two hours are over.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_are_kept_alive() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(redis.port);
+    let settings = Settings { url: proxy.url(), ..Settings::default() };
+    let _instance = Instance::start(&settings).await;
+    // Timer 02 is that of keepalive.
+    wait_until("every connection has its timer", || {
+        let timers = connections_to(proxy.port());
+        let is_kept = |(kind, hundredths): &(String, u64)| kind == "02" && *hundredths <= 500;
+        timers.len() >= CONNECTIONS as usize && timers.iter().all(is_kept)
+    });
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use chronosdb::check::{Check, Mode};
+use chronosdb::store::Store as _;
 use chronosdb::store::redis::{Settings, Topology};
 use tokio::time::Instant;
 
@@ -223,6 +224,72 @@ async fn a_caller_that_goes_away_reserves_nothing() {
             .await;
     }
     assert_eq!(instance.metrics.give_backs.with_label_values(&["done"]).get(), 2);
+}
+
+/// A request for two users in two slots, whose servers are the first and the second of these; the
+/// answer of the second does not come.
+async fn half_reserved(cluster: &Cluster) -> ([usize; 2], [Check; 2]) {
+    let server = |user: &str| {
+        cluster.owner(cluster.servers[0].command(&format!("CLUSTER KEYSLOT {{k:{user}}}")))
+    };
+    let users: Vec<String> = (0..100).map(|user| user.to_string()).collect();
+    // Not on the server that has a replica.
+    let first = users.iter().find(|user| server(user) == 1).unwrap();
+    let second = users.iter().find(|user| server(user) == 2).unwrap();
+    cluster.servers[2].freeze();
+    ([1, 2], [first, second].map(|user| check_in(user, 10, Duration::from_secs(1), 1)))
+}
+
+/// Nothing is given back any more when a process ends between the two steps: the hits stay until
+/// they leave their window, and no longer.
+#[test]
+fn a_process_that_dies_in_between_leaves_its_hits_for_one_window() {
+    const NOON_US: u64 = 1_767_225_600_000_000;
+    let cluster = Cluster::start();
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let (dying, living) = (runtime(), runtime());
+    let instance = dying.block_on(Instance::start(&of_cluster(&cluster)));
+    dying.block_on(async { instance.until_answered(&check("warm", 10, 1)).await });
+    let ([first, second], both) = dying.block_on(half_reserved(&cluster));
+    cluster.servers[first].clock.stop_at(NOON_US);
+    cluster.servers[second].clock.stop_at(NOON_US);
+    let keys = || cluster.servers[first].command::<u64>("DBSIZE");
+    let before = keys();
+    let (store, checks) = (instance.store.clone(), both.clone());
+    dying.spawn(async move { store.acquire(&checks, None).await });
+    wait_until("one half is reserved", || keys() > before);
+    drop(instance);
+    dying.shutdown_background();
+    cluster.servers[second].thaw();
+    let left = |after_us: u64| {
+        cluster.servers[first].clock.stop_at(NOON_US + after_us);
+        cluster.servers[second].clock.stop_at(NOON_US + after_us);
+        living.block_on(async {
+            let instance = Instance::start(&of_cluster(&cluster)).await;
+            let peek = Check { hits: 0, ..both[0].clone() };
+            instance.until_answered(&peek).await.remaining
+        })
+    };
+    assert_eq!([left(0), left(999_999), left(1_000_000)], [9, 9, 10]);
+}
+
+/// The server that has the reservation is gone before it can be given back.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_given_back_is_counted() {
+    let mut cluster = Cluster::start();
+    let settings = Settings { timeout: Duration::from_secs(2), ..of_cluster(&cluster) };
+    let instance = Instance::start(&settings).await;
+    let ([first, _], both) = half_reserved(&cluster).await;
+    let runs = || instance.metrics.script_runs.get();
+    let before = runs();
+    let gone = async {
+        wait_until("one half is reserved", || runs() > before);
+        cluster.servers[first].kill();
+    };
+    let (answer, ()) = tokio::join!(instance.ask(&both), gone);
+    assert!(answer.is_err(), "{answer:?}");
+    let lost = || instance.metrics.give_backs.with_label_values(&["lost"]).get() == 1;
+    instance.until("it is counted", async || lost()).await;
 }
 
 /// The program, with what its settings file says of sentinels and clusters.

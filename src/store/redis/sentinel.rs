@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ErrorKind, RedisError, RedisResult, Value};
-use tokio::time::timeout;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 
 use super::DIAL_TIMEOUT;
 use super::address::{Access, Address};
@@ -21,6 +22,8 @@ pub(super) struct Sentinels {
     master_name: String,
     /// Account and certificates of the primary, whichever it is.
     access: Access,
+    /// The latest primary, and when it was asked for: those who ask together share an answer.
+    latest: Mutex<Option<(Instant, Access)>>,
 }
 
 /// What one sentinel believes.
@@ -36,11 +39,25 @@ impl Sentinels {
             sentinels: Access::of_nodes(settings)?,
             master_name: settings.master_name.clone().unwrap_or_default(),
             access: Access::of_url(settings)?,
+            latest: Mutex::default(),
         })
     }
 
-    /// How to reach the primary, as the sentinel with the latest news says.
+    /// How to reach the primary, by news that is no older than this question.
     pub(super) async fn primary(&self) -> RedisResult<Access> {
+        let asked = Instant::now();
+        let mut latest = self.latest.lock().await;
+        if let Some((_, primary)) = latest.as_ref().filter(|(since, _)| *since >= asked) {
+            return Ok(primary.clone());
+        }
+        let since = Instant::now();
+        let primary = self.ask_all().await?;
+        *latest = Some((since, primary.clone()));
+        Ok(primary)
+    }
+
+    /// As the sentinel with the latest news says.
+    async fn ask_all(&self) -> RedisResult<Access> {
         let asked = self.sentinels.iter().map(|sentinel| async move {
             timeout(PATIENCE, self.ask(sentinel)).await.unwrap_or_else(|_| {
                 Err(RedisError::from((ErrorKind::Io, "no answer", sentinel.to_string())))

@@ -21,8 +21,8 @@ const CALM: Duration = Duration::from_secs(1);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(1);
 
-/// A probe may take longer than a decision: a server that is only late is told from one that is
-/// away.
+/// A probe may take this long, and as long as a decision: a server that is only late is told from
+/// one that is away.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Between looks at Redis' memory settings.
@@ -105,13 +105,14 @@ struct Probe {
 impl Probe {
     /// One hit on a key of its own shows that the script runs and writes.
     async fn ask(&mut self, node: &Node, serves: &Serves) -> Result<(), StoreError> {
+        let timeout = node.common.timeout;
+        let patience = PROBE_TIMEOUT.max(timeout);
         let Some(check) = self.check(serves) else {
-            return node.query(&redis::cmd("PING"), PROBE_TIMEOUT).await.map(|_| ());
+            return node.query(&redis::cmd("PING"), patience).await.map(|_| ());
         };
         let work = Work::Decide { checks: std::slice::from_ref(&check), times: 1 };
-        let timeout = node.common.timeout;
         let asked = Instant::now();
-        let answer = node.probe(work, PROBE_TIMEOUT).await;
+        let answer = node.probe(work, patience).await;
         // Calls that were let through now would only wait in vain. While they pass, one late probe
         // does not cut them short.
         self.is_late = answer.is_ok() && node.breaker.is_open() && asked.elapsed() > timeout;

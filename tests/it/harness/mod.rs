@@ -22,8 +22,8 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to come up or to go down.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a process may take to come up or to go down, on a machine with much else to do.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A loopback port that nobody listens on, and that no other test was given. It is none of those
 /// that the system deals out to connections: one of them could be taken before it is listened on.

@@ -21,6 +21,8 @@ pub(crate) enum Weather {
     /// The request arrives, the reply vanishes, and so does every later one of that connection: a
     /// stream has no holes.
     Mute,
+    /// The same, for the one connection that hears a reply next; for others it is fair.
+    MuteOnce,
     /// The request arrives, and instead of the reply the connection is reset.
     Reset,
     /// The same, once; then it is fair.
@@ -174,6 +176,11 @@ impl Shared {
                 }
                 // It became one a moment ago.
                 Weather::BlackHole | Weather::Mute => {
+                    is_mute = true;
+                    0
+                }
+                Weather::MuteOnce => {
+                    *self.weather.lock().unwrap() = Weather::Fair;
                     is_mute = true;
                     0
                 }
