@@ -1,7 +1,7 @@
 //! What operators of rate limiters met with their Redis, as they would meet it here: failovers,
 //! restarts, clocks, crashes and evictions.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chronosdb::store::redis::{Settings, Topology};
 
@@ -12,7 +12,7 @@ use crate::harness::instance::{CONNECTIONS, Instance, check, patient};
 use crate::harness::redis::Redis;
 use crate::harness::sentinels::Sentinels;
 use crate::harness::server::Server;
-use crate::harness::wait_until;
+use crate::harness::{PATIENCE, wait_until};
 
 const RULES: &str = "
 domain: edge
@@ -107,7 +107,7 @@ async fn a_planned_failover_costs_few_calls() {
     let user = check("bob", 1_000_000, 1);
     instance.until_answered(&user).await;
     sentinels.fail_over();
-    let (mut failed, mut asked) = (0, 0);
+    let (mut failed, mut asked, started) = (0, 0, Instant::now());
     let new = &sentinels.servers[1];
     // What it was asked itself: its log is its primary's too.
     let counted = || {
@@ -127,7 +127,11 @@ async fn a_planned_failover_costs_few_calls() {
         if at_the_end.is_none() && !is_replica(new) && is_replica(&sentinels.servers[0]) {
             at_the_end = Some(counted());
         }
-        assert!(asked < 100_000, "{failed} of {asked} failed");
+        if at_the_end.is_none() && asked % 5_000 == 0 && is_replica(new) {
+            // On a busy machine the sentinels may give up, and want to be asked again.
+            sentinels.fail_over();
+        }
+        assert!(started.elapsed() < 2 * PATIENCE, "{failed} of {asked} failed");
     }
     assert!(failed <= CONNECTIONS, "{failed} of {asked} failed");
 }
