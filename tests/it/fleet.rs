@@ -188,7 +188,7 @@ fn what_cannot_start_says_why() {
     let free = format!("127.0.0.1:{}", free_port());
     let table: [(&[&str], &str); 4] = [
         (&["--grpc-listen", &taken, "--http-listen", &free], "grpc.listen"),
-        (&["--config", "missing.yaml"], "missing.yaml: No such file"),
+        (&["--config", "missing.yaml"], "missing.yaml cannot be read: No such file"),
         (&["--redis", "http://nowhere", "--print-config"], "kind: redis"),
         (
             &["--redis", "nonsense", "--grpc-listen", &free, "--http-listen", "127.0.0.1:0"],

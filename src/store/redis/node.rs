@@ -212,9 +212,7 @@ impl Node {
             .idle_timeout(None)
             .connection_timeout(DIAL_TIMEOUT)
             .retry_connection(false)
-            // What is asked at the same time goes and comes back together: one write, one read, at
-            // both ends. The other connections are there for when this one breaks.
-            .queue_strategy(QueueStrategy::Lifo)
+            .queue_strategy(QueueStrategy::Fifo)
             .build_unchecked(dialer)
     }
 }
