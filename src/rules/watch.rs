@@ -102,11 +102,12 @@ impl Loader {
         };
         let previous = self.rules.load_full();
         let inputs = snapshot.iter().map(input).collect();
-        let next = load(inputs, &previous, &self.metrics, &self.privacy);
+        let next = Arc::new(load(inputs, &previous, &self.metrics, &self.privacy));
         self.seen = Some(snapshot);
+        // What is told of them is true from the first moment.
+        self.rules.store(Arc::clone(&next));
         gauges::publish(&previous, &next, &self.metrics);
         self.announce(&next);
-        self.rules.store(Arc::new(next));
         true
     }
 
