@@ -13,7 +13,7 @@ use crate::harness::instance::{CONNECTIONS, Instance, check};
 use crate::harness::proxy::{Proxy, Traffic, Weather};
 use crate::harness::redis::Redis;
 use crate::harness::server::{self, Server};
-use crate::harness::wait_until;
+use crate::harness::{PATIENCE, wait_until};
 
 const RULES: &str = "
 domain: edge
@@ -186,6 +186,8 @@ async fn a_deaf_connection_is_replaced() {
         let mut missed = 0;
         for _ in 0..10 * CONNECTIONS {
             missed += u32::from(instance.ask(std::slice::from_ref(&user)).await.is_err());
+            // Connections take turns.
+            sleep(Duration::from_millis(5)).await;
         }
         // Now and then it is the watchdog's own probe that meets the silence.
         assert!(missed <= 3, "{missed} calls had no answer");
@@ -193,6 +195,27 @@ async fn a_deaf_connection_is_replaced() {
         wait_until("another is dialled", || proxy.traffic().connections > before);
     }
     assert!(met > 0, "no call met it");
+}
+
+/// Nobody asks, and the watchdog's own probe meets a deaf connection: it tries others before it
+/// says that Redis is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_of_a_deaf_connection_cuts_nobody_short() {
+    let redis = Redis::start();
+    let proxy = Proxy::to(redis.port);
+    let settings = Settings { url: proxy.url(), ..Settings::default() };
+    let instance = Instance::start(&settings).await;
+    wait_until("every connection is dialled", || {
+        proxy.traffic().connections >= CONNECTIONS as usize
+    });
+    let before = proxy.traffic().connections;
+    proxy.set(Weather::MuteOnce);
+    let started = Instant::now();
+    while proxy.traffic().connections < before + CONNECTIONS as usize {
+        assert!(instance.store.answers(), "{:?}", instance.store.trouble());
+        assert!(started.elapsed() < PATIENCE, "no connection was replaced");
+        sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// The kernel asks after a silent peer, and long before its own two hours are over.

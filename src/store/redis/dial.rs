@@ -34,6 +34,11 @@ impl Link {
         self.broken.load(Ordering::Relaxed) || self.era != self.eras.load(Ordering::Relaxed)
     }
 
+    /// Whether nothing speaks against it.
+    pub(super) fn is_sound(&self) -> bool {
+        !self.is_broken() && self.unanswered.load(Ordering::Relaxed) == 0
+    }
+
     /// Learns from a call how the connection is.
     pub(super) fn learn(&self, error: Option<&StoreError>) {
         match error {

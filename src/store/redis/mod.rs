@@ -1,10 +1,10 @@
 //! Counts in Redis: one script run decides the checks of a request.
 //!
 //! `servers` sends a run to the right server: a `node`, or one of a `cluster`, where `split`
-//! decides what one script cannot. A node has connections (`dial`, `address`, `sentinel`), and a
-//! `breaker` and a `watchdog` that keep a sick one from costing every caller its deadline.
-//! `script` speaks the scripts' language, `fault` reads errors, `coalesce` lets equal checks share
-//! a run.
+//! decides what one script cannot. A node has connections (`links`, `dial`, `address`,
+//! `sentinel`), and a `breaker` and a `watchdog` that keep a sick one from costing every caller
+//! its deadline. `script` speaks the scripts' language, `fault` reads errors, `coalesce` lets
+//! equal checks share a run.
 
 mod address;
 mod breaker;
@@ -12,6 +12,7 @@ mod cluster;
 mod coalesce;
 mod dial;
 mod fault;
+mod links;
 mod node;
 mod script;
 mod sentinel;

@@ -1,10 +1,8 @@
-//! One server: its connections, its breaker, and one run on it. It follows nobody elsewhere.
+//! One server: its links, its breaker, and one run on it. It follows nobody elsewhere.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bb8_redis::bb8::{Pool, QueueStrategy, RunError};
 use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
@@ -13,8 +11,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::DIAL_TIMEOUT;
 use super::address::Access;
 use super::breaker::{Breaker, State};
-use super::dial::{Dialer, Link, Target, Trouble};
-use super::fault::{Fault, store_error};
+use super::dial::{Link, Target};
+use super::fault::Fault;
+use super::links::Links;
 use super::script::{Answer, Scripts, Work};
 use super::sentinel::{self, Sentinels};
 use crate::metrics::{Metrics, milliseconds};
@@ -22,11 +21,6 @@ use crate::store::StoreError;
 
 /// Calls that may wait for one server at once, on each worker: beyond, callers are told at once.
 const MAX_IN_FLIGHT: usize = 4096;
-
-/// Who waits for a connection asks for a new one after this long, and then after twice as long,
-/// since the pool does not repeat a dial that failed.
-const FIRST_DIAL_AGAIN: Duration = Duration::from_millis(2);
-const LAST_DIAL_AGAIN: Duration = Duration::from_millis(64);
 
 /// What all servers of one worker have in common.
 #[derive(Clone)]
@@ -49,27 +43,23 @@ pub(super) struct Node {
     pub(super) breaker: Breaker,
     pub(super) scripts: Scripts,
     pub(super) common: Common,
+    pub(super) links: Links,
     target: Arc<Target>,
-    /// Opened by the first who needs a connection: connections live on the runtime that does.
-    pool: OnceLock<Pool<Dialer>>,
     in_flight: Semaphore,
-    dial_trouble: Trouble,
-    eras: Arc<AtomicU64>,
 }
 
 impl Node {
     pub(super) fn new(name: String, target: Target, common: Common, state: State) -> Self {
+        let target = Arc::new(target);
         let gauge = common.metrics.breaker_open.with_label_values(&[&*common.worker]);
         Self {
             name,
             breaker: Breaker::new(gauge, state),
             scripts: Scripts::new(&common.key_prefix),
+            links: Links::new(Arc::clone(&target), common.connections),
             common,
-            target: Arc::new(target),
-            pool: OnceLock::new(),
+            target,
             in_flight: Semaphore::new(MAX_IN_FLIGHT),
-            dial_trouble: Trouble::default(),
-            eras: Arc::default(),
         }
     }
 
@@ -112,7 +102,7 @@ impl Node {
         asking: bool,
         used: &mut Option<Link>,
     ) -> Result<Answer, Fault> {
-        let link = used.insert(self.link().await.map_err(Fault::unsent)?);
+        let link = used.insert(self.links.link().await.map_err(Fault::unsent)?);
         self.scripts.run(link, work, asking).await
     }
 
@@ -124,7 +114,7 @@ impl Node {
     ) -> Result<Value, StoreError> {
         let mut used = None;
         let ask = async {
-            let link = used.insert(self.link().await.map_err(Fault::unsent)?);
+            let link = used.insert(self.links.link().await.map_err(Fault::unsent)?);
             let reply = command.query_async(&mut link.connection).await;
             reply.map_err(|error| Fault::of(&error))
         };
@@ -139,7 +129,7 @@ impl Node {
         used: Option<Link>,
     ) -> Result<T, Fault> {
         let Some(link) = used else {
-            return tried.unwrap_or_else(|_| Err(Fault::told(self.no_connection())));
+            return tried.unwrap_or_else(|_| Err(Fault::told(self.links.trouble())));
         };
         let outcome = tried.unwrap_or_else(|_| Err(Fault::told(StoreError::Timeout)));
         link.learn(outcome.as_ref().err().map(|fault| &fault.meaning));
@@ -150,35 +140,6 @@ impl Node {
     pub(super) async fn is_primary(&self) -> bool {
         let role = self.query(&redis::cmd("ROLE"), DIAL_TIMEOUT).await;
         role.is_ok_and(|role| sentinel::is_primary(&role))
-    }
-
-    /// A live connection, shared with others: it pipelines.
-    pub(super) async fn link(&self) -> Result<Link, StoreError> {
-        let pool = self.pool.get_or_init(|| self.open());
-        let started = Instant::now();
-        let mut patience = FIRST_DIAL_AGAIN;
-        loop {
-            match timeout(patience, pool.get()).await {
-                // Dropping the guard of a broken one makes the pool dial another.
-                Ok(Ok(link)) if link.is_broken() => {}
-                Ok(Ok(link)) => return Ok(link.clone()),
-                Ok(Err(RunError::User(error))) => return Err(store_error(&error)),
-                _ if started.elapsed() >= DIAL_TIMEOUT => return Err(self.no_connection()),
-                _ => patience = (patience * 2).min(LAST_DIAL_AGAIN),
-            }
-        }
-    }
-
-    /// Why there is no connection.
-    pub(super) fn no_connection(&self) -> StoreError {
-        let trouble = self.dial_trouble.lock().expect("no code panics holding this").clone();
-        let slow = || StoreError::Unavailable("no connection could be made in time".into());
-        trouble.filter(|trouble| *trouble != StoreError::Timeout).unwrap_or_else(slow)
-    }
-
-    /// Gives up every connection there is.
-    pub(super) fn hang_up(&self) {
-        self.eras.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Those who say which server this is, if it is not always the same.
@@ -195,24 +156,5 @@ impl Node {
             Target::Fixed(access) => Some(access),
             Target::Chosen(_) => None,
         }
-    }
-
-    fn open(&self) -> Pool<Dialer> {
-        let connections = self.common.connections.max(1);
-        let dialer = Dialer {
-            target: Arc::clone(&self.target),
-            trouble: Arc::clone(&self.dial_trouble),
-            eras: Arc::clone(&self.eras),
-        };
-        Pool::builder()
-            .max_size(connections)
-            .min_idle(connections)
-            .test_on_check_out(false)
-            .max_lifetime(None)
-            .idle_timeout(None)
-            .connection_timeout(DIAL_TIMEOUT)
-            .retry_connection(false)
-            .queue_strategy(QueueStrategy::Fifo)
-            .build_unchecked(dialer)
     }
 }

@@ -40,7 +40,14 @@ pub(super) async fn run(node: Arc<Node>, serves: Serves) {
     let mut probe = Probe::default();
     loop {
         follow(&node, &mut probe).await;
-        let answer = probe.ask(&node, &serves).await;
+        let mut answer = probe.ask(&node, &serves).await;
+        if answer == Err(StoreError::Timeout) {
+            // It may be a black hole, or only this connection is: new ones find out.
+            node.links.hang_up();
+            if !node.breaker.is_open() {
+                answer = probe.ask(&node, &serves).await;
+            }
+        }
         let reason = answer.as_ref().err().map(StoreError::reason);
         if node.common.speaks && reason != told {
             match &answer {
@@ -56,10 +63,6 @@ pub(super) async fn run(node: Arc<Node>, serves: Serves) {
         match answer {
             Err(error) if !is_still_true(&error) => {
                 probe.knows_features = false;
-                if error == StoreError::Timeout {
-                    // It may be a black hole, or only the connections are: new ones find out.
-                    node.hang_up();
-                }
                 node.breaker.trip(&error);
                 sleep(jittered(retry)).await;
                 retry = if probe.is_late { FIRST_RETRY } else { (retry * 2).min(LAST_RETRY) };
@@ -170,7 +173,7 @@ async fn follow(node: &Node, probe: &mut Probe) {
     let primary = primary.to_string();
     let known = probe.primary.replace(primary.clone());
     if known.is_some_and(|known| known != primary) {
-        node.hang_up();
+        node.links.hang_up();
         node.common.metrics.topology_changes.inc();
         if node.common.speaks {
             tracing::warn!(%primary, "the sentinels chose another primary");
