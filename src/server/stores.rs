@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use anyhow::anyhow;
-
 use crate::metrics::Metrics;
 use crate::settings::{Settings, StoreKind};
 use crate::store::AnyStore;
@@ -29,14 +27,10 @@ impl Stores {
             return Ok(Self { main: memory.clone(), workers: vec![memory; workers] });
         }
         let redis = &settings.store.redis;
-        let each = redis.pool_size.div_ceil(u32::try_from(workers).unwrap_or(u32::MAX).max(1));
-        let open = |connections: u32, name: &str| {
-            Redis::open(redis, connections, name, Arc::clone(metrics))
-                .map(AnyStore::Redis)
-                .map_err(|error| anyhow!(error))
-        };
-        let workers = (0..workers).map(|index| open(each, &index.to_string()));
-        Ok(Self { workers: workers.collect::<anyhow::Result<_>>()?, main: open(1, MAIN)? })
+        let each = Redis::open_for(redis, workers, metrics).map_err(anyhow::Error::msg)?;
+        let main = Redis::open(redis, 1, MAIN, Arc::clone(metrics)).map_err(anyhow::Error::msg)?;
+        let workers = each.into_iter().map(AnyStore::Redis).collect();
+        Ok(Self { main: AnyStore::Redis(main), workers })
     }
 
     /// Why the store does not answer, to any of the workers.

@@ -2,6 +2,7 @@
 //! It serves the connections that it is dealt.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// A running worker.
 pub(super) struct Worker {
     inbox: mpsc::UnboundedSender<Accepted>,
+    served: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
@@ -57,10 +59,17 @@ impl Worker {
         let name = format!("worker-{index}");
         // Here and not in the thread: who starts the worker hears of it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let thread = std::thread::Builder::new()
-            .name(name)
-            .spawn(move || runtime.block_on(serve(job, accepted)))?;
-        Ok(Self { inbox, thread })
+        let served = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&served);
+        let work = async move {
+            serve(job, accepted).await;
+            done.store(true, Ordering::Release);
+            // Others may wait for a run of the store that this one leads.
+            std::future::pending::<()>().await;
+        };
+        let thread =
+            std::thread::Builder::new().name(name).spawn(move || runtime.block_on(work))?;
+        Ok(Self { inbox, served, thread })
     }
 
     /// Where to deal connections.
@@ -68,9 +77,9 @@ impl Worker {
         self.inbox.clone()
     }
 
-    /// Whether the worker has served its last call.
+    /// Whether the worker has served its last call. Its thread goes on until the process ends.
     pub(super) fn is_done(&self) -> bool {
-        self.thread.is_finished()
+        self.served.load(Ordering::Acquire) || self.thread.is_finished()
     }
 }
 

@@ -15,6 +15,7 @@ mod give_back;
 mod guarded;
 mod harness;
 mod history;
+mod hot_keys;
 mod incidents;
 mod laws;
 mod load;

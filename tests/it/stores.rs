@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use chronosdb::check::{Check, Descriptor, Entry, Mode, OnStoreError, QuotaKey, Request};
+use chronosdb::check::{Descriptor, Entry, OnStoreError, Request};
 use chronosdb::l1::{self, L1};
 use chronosdb::limiter::{self, Limiter, Quota, Shared, Source};
 use chronosdb::metrics::Metrics;
 use chronosdb::privacy::{self, Privacy};
-use chronosdb::quota::{Limit, Verdict};
+use chronosdb::quota::Limit;
 use chronosdb::rules::RuleSet;
+use chronosdb::store::AnyStore;
 use chronosdb::store::memory::{self, Memory};
 use chronosdb::store::redis::{self as store, Redis as RedisStore};
-use chronosdb::store::{AnyStore, Store as _};
 use tokio::time::{Instant, advance, sleep};
 
 use crate::harness::random::Random;
@@ -137,69 +137,6 @@ async fn three_instances_admit_exactly_the_limit() {
         }
         assert_eq!(allowed, 5, "round {round}");
     }
-}
-
-/// Waiting callers share runs, and each gets the answer of some serial order.
-#[tokio::test]
-async fn a_hot_key_costs_a_handful_of_runs() {
-    let redis = Redis::start();
-    let AnyStore::Redis(store) = in_redis(&redis).await else { unreachable!("it is Redis") };
-    let metrics = Metrics::new();
-    let settings =
-        store::Settings { url: redis.url(), timeout: Duration::from_secs(5), ..Default::default() };
-    drop(store);
-    let store = RedisStore::open(&settings, 1, "test", Arc::clone(&metrics)).unwrap();
-    tokio::spawn(store.clone().watch());
-    while !store.answers() {
-        sleep(Duration::from_millis(2)).await;
-    }
-    let check = Check {
-        key: QuotaKey::of_identity(b"k", b"hot"),
-        limit: Limit::new(1_200, Duration::from_secs(60)).unwrap(),
-        hits: 2,
-        mode: Mode::Enforce,
-        count_denied: false,
-    };
-    let before = metrics.script_runs.get();
-    let calls = (0..1000).map(|_| store.acquire(std::slice::from_ref(&check), None));
-    let answers = futures_util::future::join_all(calls).await;
-    let verdicts: Vec<Verdict> = answers.into_iter().map(|answer| answer.unwrap()[0]).collect();
-    let mut left: Vec<u64> = verdicts
-        .iter()
-        .filter(|verdict| verdict.allowed)
-        .map(|verdict| verdict.remaining)
-        .collect();
-    left.sort_unstable();
-    assert_eq!(left, (0..1_200).step_by(2).collect::<Vec<u64>>());
-    assert!(verdicts.iter().all(|verdict| verdict.allowed == verdict.retry_after.is_none()));
-    let refused = verdicts.iter().filter(|verdict| !verdict.allowed);
-    assert!(refused.clone().all(|verdict| verdict.remaining == 0));
-    assert_eq!(refused.count(), 400);
-    let runs = metrics.script_runs.get() - before;
-    assert!(runs <= 5, "{runs} runs");
-}
-
-/// A caller that goes away does not strand those who wait behind it.
-#[tokio::test]
-async fn a_cancelled_leader_does_not_strand_the_others() {
-    let redis = Redis::start();
-    let store = in_redis(&redis).await;
-    let check = Check {
-        key: QuotaKey::of_identity(b"k", b"cancelled"),
-        limit: Limit::new(10, Duration::from_secs(60)).unwrap(),
-        hits: 1,
-        mode: Mode::Enforce,
-        count_denied: false,
-    };
-    redis.freeze();
-    let ask = |store: AnyStore, check: Check| async move { store.acquire(&[check], None).await };
-    let leader = tokio::spawn(ask(store.clone(), check.clone()));
-    sleep(Duration::from_millis(20)).await;
-    let waiting = tokio::spawn(ask(store.clone(), check.clone()));
-    sleep(Duration::from_millis(20)).await;
-    leader.abort();
-    redis.thaw();
-    assert!(waiting.await.unwrap().unwrap()[0].allowed);
 }
 
 /// With and without the L1: the same answers, whatever is asked, whenever. Where callers disagree

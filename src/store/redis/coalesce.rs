@@ -1,16 +1,23 @@
 //! Equal checks that wait at the same time share one script run, first come first served.
-//! The first goes out at once; those that come while it is under way go together after it.
+//! Those that are ready at one moment go together; those that come while they are under way go
+//! together after them.
+//!
+//! It happens twice: a worker gathers its callers, and the process what its workers have gathered.
+//! So a hot key costs one run for each round trip, however many workers there are, and a worker is
+//! woken once for all of its callers.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::Inner;
-use super::script::Work;
+use super::script::{Share, Work};
 use crate::check::{Check, QuotaKey};
-use crate::quota::{Limit, Verdict};
+use crate::quota::Limit;
 use crate::store::StoreError;
 
 /// What makes two checks equal.
@@ -38,31 +45,53 @@ impl Single {
     }
 }
 
-type Waiter = oneshot::Sender<Result<Verdict, StoreError>>;
+type Outcome = Result<Share, StoreError>;
+
+/// Some equal asks that wait together.
+struct Waiter {
+    times: usize,
+    outcome: oneshot::Sender<Outcome>,
+}
 
 /// The checks under way, each with those that wait behind it.
 #[derive(Default)]
 pub(super) struct Coalescer {
     flights: Mutex<HashMap<Single, Vec<Waiter>, ahash::RandomState>>,
+    /// Where those that waited here meet others.
+    wider: Option<Arc<Coalescer>>,
 }
 
-pub(super) enum Turn {
+enum Turn {
     /// Nobody asks the same right now: ask, with a [`Landing`] in hand.
     Lead,
-    /// Somebody does: the answer comes with the next run.
-    Wait(oneshot::Receiver<Result<Verdict, StoreError>>),
+    /// Somebody does: the outcome comes with the next run.
+    Wait(oneshot::Receiver<Outcome>),
 }
 
 impl Coalescer {
-    pub(super) fn join(&self, single: &Single) -> Turn {
+    /// One of several that share what was gathered.
+    pub(super) fn within(wider: &Arc<Self>) -> Self {
+        Self { wider: Some(Arc::clone(wider)), ..Self::default() }
+    }
+
+    fn join(&self, single: &Single, times: usize) -> Turn {
         let mut flights = self.flights.lock().expect("no code panics holding this");
         let Some(waiters) = flights.get_mut(single) else {
             flights.insert(single.clone(), Vec::new());
             return Turn::Lead;
         };
-        let (answer, waiting) = oneshot::channel();
-        waiters.push(answer);
+        let (outcome, waiting) = oneshot::channel();
+        waiters.push(Waiter { times, outcome });
         Turn::Wait(waiting)
+    }
+
+    /// A place for the one who leads, before those who have joined it; nobody may have.
+    fn gather(&self, single: &Single, times: usize) -> Option<oneshot::Receiver<Outcome>> {
+        let mut flights = self.flights.lock().expect("no code panics holding this");
+        let waiters = flights.get_mut(single).filter(|waiters| !waiters.is_empty())?;
+        let (outcome, waiting) = oneshot::channel();
+        waiters.insert(0, Waiter { times, outcome });
+        Some(waiting)
     }
 
     /// Those who wait now; when there are none, the next one leads.
@@ -76,53 +105,98 @@ impl Coalescer {
     }
 }
 
+/// Asks the same so many times: alone, or in a run with others.
+pub(super) async fn ask(
+    inner: &Arc<Inner>,
+    level: &Arc<Coalescer>,
+    single: Single,
+    times: usize,
+    deadline: Instant,
+) -> Outcome {
+    let outcome = match level.join(&single, times) {
+        Turn::Wait(outcome) => outcome,
+        Turn::Lead => {
+            let check = [single.check()];
+            // Also when this is cancelled: those who wait behind it must be served.
+            let landing = Landing::new(inner, level, single.clone());
+            step_back().await;
+            let Some(outcome) = level.gather(&single, times) else {
+                let work = Work::Decide { checks: &check, times };
+                return inner.servers.run(work, deadline).await?.share();
+            };
+            drop(landing);
+            outcome
+        }
+    };
+    match timeout_at(deadline, outcome).await {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(_)) => Err(StoreError::Unavailable("the server stops".into())),
+        Err(_) => Err(StoreError::Timeout),
+    }
+}
+
+/// Lets all go first who are ready now. (To yield would also look at the sockets, each time.)
+async fn step_back() {
+    let mut has_stepped = false;
+    poll_fn(|context| {
+        if has_stepped {
+            return Poll::Ready(());
+        }
+        has_stepped = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// Serves those who wait behind a call when it ends, in whatever way it does.
-pub(super) struct Landing {
+struct Landing {
     inner: Arc<Inner>,
+    level: Arc<Coalescer>,
     single: Option<Single>,
 }
 
 impl Landing {
-    pub(super) fn new(inner: Arc<Inner>, single: Single) -> Self {
-        Self { inner, single: Some(single) }
+    fn new(inner: &Arc<Inner>, level: &Arc<Coalescer>, single: Single) -> Self {
+        Self { inner: Arc::clone(inner), level: Arc::clone(level), single: Some(single) }
     }
 }
 
 impl Drop for Landing {
     fn drop(&mut self) {
         let Some(single) = self.single.take() else { return };
-        let waiters = self.inner.coalescer.land(&single);
+        let waiters = self.level.land(&single);
         if !waiters.is_empty() {
             // A task of its own: a caller that goes away must not take the others with it.
-            tokio::spawn(serve(Arc::clone(&self.inner), single, waiters));
+            tokio::spawn(serve(Arc::clone(&self.inner), Arc::clone(&self.level), single, waiters));
         }
     }
 }
 
-async fn serve(inner: Arc<Inner>, single: Single, mut waiters: Vec<Waiter>) {
+async fn serve(inner: Arc<Inner>, level: Arc<Coalescer>, single: Single, mut waiters: Vec<Waiter>) {
     let check = [single.check()];
     while !waiters.is_empty() {
         // Who has gone away takes nothing.
-        waiters.retain(|waiter| !waiter.is_closed());
-        let times = waiters.len();
+        waiters.retain(|waiter| !waiter.outcome.is_closed());
+        let times = waiters.iter().map(|waiter| waiter.times).sum();
         if times > 0 {
-            let work = Work::Decide { checks: &check, times };
-            match inner.servers.run(work, Instant::now() + inner.timeout).await {
-                Ok(answer) => {
-                    let shares = answer.shares(times, single.hits.unsigned_abs());
-                    for (waiter, verdict) in waiters.into_iter().zip(shares) {
-                        let _ = waiter.send(Ok(verdict));
-                    }
+            let deadline = Instant::now() + inner.timeout;
+            let outcome = match &level.wider {
+                Some(wider) => ask(&inner, wider, single.clone(), times, deadline).await,
+                None => {
+                    let work = Work::Decide { checks: &check, times };
+                    inner.servers.run(work, deadline).await.and_then(|answer| answer.share())
                 }
-                Err(error) => {
-                    for waiter in waiters {
-                        let _ = waiter.send(Err(error.clone()));
-                    }
-                }
+            };
+            let mut before = 0;
+            for waiter in waiters {
+                let outcome = outcome.clone().map(|share| share.after(before));
+                before += waiter.times;
+                let _ = waiter.outcome.send(outcome);
             }
         }
         // What has come in meanwhile is read before the next run starts, and shares it.
         tokio::task::yield_now().await;
-        waiters = inner.coalescer.land(&single);
+        waiters = level.land(&single);
     }
 }

@@ -25,9 +25,9 @@ mod watchdog;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use self::coalesce::{Coalescer, Single, Turn};
+use self::coalesce::{Coalescer, Single};
 use self::node::Common;
 use self::script::Work;
 use self::servers::Servers;
@@ -51,7 +51,7 @@ pub struct Redis {
 
 struct Inner {
     servers: Servers,
-    coalescer: Coalescer,
+    coalescer: Arc<Coalescer>,
     timeout: Duration,
     metrics: Arc<Metrics>,
 }
@@ -68,6 +68,37 @@ impl Redis {
         worker: &str,
         metrics: Arc<Metrics>,
     ) -> Result<Self, String> {
+        Self::with(settings, connections, worker, Coalescer::default(), metrics)
+    }
+
+    /// One for each of several workers: they have `pool_size` connections together, and equal
+    /// checks share runs whichever worker they come to.
+    ///
+    /// # Errors
+    /// As for [`Redis::open`].
+    pub fn open_for(
+        settings: &Settings,
+        workers: usize,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Vec<Self>, String> {
+        let share = u32::try_from(workers).unwrap_or(u32::MAX).max(1);
+        let connections = settings.pool_size.div_ceil(share);
+        let wider = Arc::default();
+        let open = |index: usize| {
+            let coalescer =
+                if workers > 1 { Coalescer::within(&wider) } else { Coalescer::default() };
+            Self::with(settings, connections, &index.to_string(), coalescer, Arc::clone(metrics))
+        };
+        (0..workers).map(open).collect()
+    }
+
+    fn with(
+        settings: &Settings,
+        connections: u32,
+        worker: &str,
+        coalescer: Coalescer,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, String> {
         let common = Common {
             worker: worker.into(),
             connections,
@@ -78,7 +109,7 @@ impl Redis {
         };
         let inner = Inner {
             servers: Servers::new(settings, common)?,
-            coalescer: Coalescer::default(),
+            coalescer: Arc::new(coalescer),
             timeout: settings.timeout,
             metrics,
         };
@@ -117,19 +148,8 @@ impl Store for Redis {
             let answer = self.inner.servers.run(work, deadline).await;
             return answer.map(|answer| answer.verdicts());
         };
-        let turn = self.inner.coalescer.join(&single);
-        let verdict = match turn {
-            Turn::Lead => {
-                // Also when this call is cancelled: those who wait behind it must be served.
-                let _landing = coalesce::Landing::new(Arc::clone(&self.inner), single);
-                self.inner.servers.run(work, deadline).await.map(|answer| answer.verdicts())?
-            }
-            Turn::Wait(answer) => match timeout_at(deadline, answer).await {
-                Ok(Ok(answer)) => vec![answer?],
-                Ok(Err(_)) => return Err(StoreError::Unavailable("the server stops".into())),
-                Err(_) => return Err(StoreError::Timeout),
-            },
-        };
-        Ok(verdict)
+        let hits = checks[0].hits.unsigned_abs();
+        let share = coalesce::ask(&self.inner, &self.inner.coalescer, single, 1, deadline).await?;
+        Ok(vec![share.verdict(hits)])
     }
 }

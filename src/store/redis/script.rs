@@ -190,14 +190,32 @@ impl Answer {
         self.replies.iter().map(|reply| reply.granted > 0)
     }
 
-    /// One verdict for each of `times` equal asks of `hits`: the first ones were granted.
-    pub(super) fn shares(&self, times: usize, hits: u64) -> impl Iterator<Item = Verdict> {
+    /// What a run for equal asks answered.
+    pub(super) fn share(&self) -> Result<Share, StoreError> {
         let reply = self.replies.first().copied();
-        (0..times).filter_map(move |turn| {
-            let reply = reply?;
-            let later = reply.granted.saturating_sub(turn + 1) as u64;
-            Some(reply.verdict(turn < reply.granted, later * hits))
-        })
+        let odd = || StoreError::Misconfigured("the script answered nothing".into());
+        Ok(Share { reply: reply.ok_or_else(odd)?, before: 0 })
+    }
+}
+
+/// A part in a run of equal asks.
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    reply: Reply,
+    /// Asks of the run that come before.
+    before: usize,
+}
+
+impl Share {
+    /// The part that begins so many asks later.
+    pub(super) fn after(self, asks: usize) -> Self {
+        Self { before: self.before + asks, ..self }
+    }
+
+    /// The verdict for its first ask, of `hits`: those that come first are granted first.
+    pub(super) fn verdict(self, hits: u64) -> Verdict {
+        let later = self.reply.granted.saturating_sub(self.before + 1) as u64;
+        self.reply.verdict(self.before < self.reply.granted, later * hits)
     }
 }
 

@@ -221,6 +221,11 @@ impl Server {
     /// SIGTERM: it drains and ends.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         self.signal("TERM");
+        self.ends()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn ends(&mut self) -> ExitStatus {
         self.process.wait().unwrap()
     }
 }
