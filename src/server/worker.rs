@@ -29,9 +29,6 @@ const MAX_CONCURRENT_STREAMS: u32 = 1024;
 /// A call that takes longer, apart from the store's time, does not arrive: memory waits for it.
 const CALL: Duration = Duration::from_secs(10);
 
-/// A peer that does not answer a ping within this is gone.
-const KEEPALIVE: Duration = Duration::from_secs(20);
-
 /// A running worker.
 pub(super) struct Worker {
     inbox: mpsc::UnboundedSender<Accepted>,
@@ -100,8 +97,6 @@ async fn serve(job: Job, accepted: mpsc::UnboundedReceiver<Accepted>) {
     let serving = Server::builder()
         .max_concurrent_streams(Some(MAX_CONCURRENT_STREAMS))
         .timeout(CALL + settings.store.redis.timeout)
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .http2_keepalive_timeout(Some(KEEPALIVE))
         // No grace: with one, tonic 0.14.9 sends no GOAWAY and cuts calls that are under way.
         .max_connection_age(spread(settings.grpc.max_connection_age))
         .add_routes(traced(routes, tracer))

@@ -147,10 +147,11 @@ impl Memory {
     }
 
     /// Whether another key fits, once expired logs are gone.
-    fn has_room(&self, now_us: u64) -> bool {
+    fn has_room(&self) -> bool {
         if self.keys() < self.max_keys {
             return true;
         }
+        let now_us = self.now_us();
         let searched_at_us = self.searched_at_us.load(Ordering::Relaxed);
         let due = now_us >= searched_at_us + SEARCH_EVERY_US || searched_at_us == 0;
         let ours = due
@@ -173,7 +174,7 @@ impl Memory {
     fn decide_alone(&self, check: &Check) -> Result<Verdict, StoreError> {
         let key = (check.key.clone(), check.limit.window_ms());
         let home = self.shard_of(&key);
-        if !self.has_room(self.now_us()) {
+        if !self.has_room() {
             let (checks, keys) = (std::slice::from_ref(check), std::slice::from_ref(&key));
             self.refuse_new_keys(checks, keys, &[home])?;
         }
@@ -200,7 +201,7 @@ impl Memory {
         // Locked in ascending order, so that two requests never wait for each other.
         shards.sort_unstable();
         shards.dedup();
-        if checks.len() > self.max_keys || !self.has_room(self.now_us()) {
+        if checks.len() > self.max_keys || !self.has_room() {
             self.refuse_new_keys(checks, &keys, &home)?;
         }
         let mut guards: Vec<_> = shards.iter().map(|&shard| self.lock(shard)).collect();
