@@ -80,7 +80,7 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 const MOST_ASKED: u32 = 4;
 
 /// Dead peers, and those that never read, lose their connection. The kernel notices: HTTP/2's own
-/// pings make hyper read the clock and take a lock for each frame, a tenth of what a decision costs.
+/// pings make hyper read the clock and take a lock for each frame, some per cent of a decision.
 fn notice_its_end(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new().with_time(SILENCE);
