@@ -116,13 +116,11 @@ pub(super) async fn ask(
     let outcome = match level.join(&single, times) {
         Turn::Wait(outcome) => outcome,
         Turn::Lead => {
-            let check = [single.check()];
             // Also when this is cancelled: those who wait behind it must be served.
-            let landing = Landing::new(inner, level, single.clone());
+            let landing = Landing { inner: Arc::clone(inner), level: Arc::clone(level), single };
             step_back().await;
-            let Some(outcome) = level.gather(&single, times) else {
-                let work = Work::Decide { checks: &check, times };
-                return inner.servers.run(work, deadline).await?.share();
+            let Some(outcome) = level.gather(&landing.single, times) else {
+                return run(inner, &landing.single, times, deadline).await;
             };
             drop(landing);
             outcome
@@ -133,6 +131,12 @@ pub(super) async fn ask(
         Ok(Err(_)) => Err(StoreError::Unavailable("the server stops".into())),
         Err(_) => Err(StoreError::Timeout),
     }
+}
+
+/// One run, for all of them.
+async fn run(inner: &Inner, single: &Single, times: usize, deadline: Instant) -> Outcome {
+    let check = [single.check()];
+    inner.servers.run(Work::Decide { checks: &check, times }, deadline).await?.share()
 }
 
 /// Lets all go first who are ready now. (To yield would also look at the sockets, each time.)
@@ -153,28 +157,21 @@ async fn step_back() {
 struct Landing {
     inner: Arc<Inner>,
     level: Arc<Coalescer>,
-    single: Option<Single>,
-}
-
-impl Landing {
-    fn new(inner: &Arc<Inner>, level: &Arc<Coalescer>, single: Single) -> Self {
-        Self { inner: Arc::clone(inner), level: Arc::clone(level), single: Some(single) }
-    }
+    single: Single,
 }
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        let Some(single) = self.single.take() else { return };
-        let waiters = self.level.land(&single);
+        let waiters = self.level.land(&self.single);
         if !waiters.is_empty() {
+            let (inner, level) = (Arc::clone(&self.inner), Arc::clone(&self.level));
             // A task of its own: a caller that goes away must not take the others with it.
-            tokio::spawn(serve(Arc::clone(&self.inner), Arc::clone(&self.level), single, waiters));
+            tokio::spawn(serve(inner, level, self.single.clone(), waiters));
         }
     }
 }
 
 async fn serve(inner: Arc<Inner>, level: Arc<Coalescer>, single: Single, mut waiters: Vec<Waiter>) {
-    let check = [single.check()];
     while !waiters.is_empty() {
         // Who has gone away takes nothing.
         waiters.retain(|waiter| !waiter.outcome.is_closed());
@@ -183,10 +180,7 @@ async fn serve(inner: Arc<Inner>, level: Arc<Coalescer>, single: Single, mut wai
             let deadline = Instant::now() + inner.timeout;
             let outcome = match &level.wider {
                 Some(wider) => ask(&inner, wider, single.clone(), times, deadline).await,
-                None => {
-                    let work = Work::Decide { checks: &check, times };
-                    inner.servers.run(work, deadline).await.and_then(|answer| answer.share())
-                }
+                None => run(&inner, &single, times, deadline).await,
             };
             let mut before = 0;
             for waiter in waiters {
