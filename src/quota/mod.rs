@@ -43,6 +43,11 @@ impl Limit {
         Ok(Self { max_requests, window_ms: u64::try_from(window.as_millis()).unwrap_or(u64::MAX) })
     }
 
+    /// One hit less in the same window; none where there is none to take.
+    pub fn less_one(self) -> Option<Self> {
+        Some(Self { max_requests: self.max_requests.checked_sub(1)?, ..self })
+    }
+
     /// Hits admitted in any window.
     pub fn max_requests(self) -> u64 {
         self.max_requests

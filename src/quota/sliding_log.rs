@@ -183,7 +183,9 @@ impl Ask {
     fn commit(&self, log: &mut Log, passes: bool, now_us: u64) {
         if self.hits > 0 && (passes || self.count_denied) {
             let hits = self.hits.unsigned_abs().min(MAX_HITS - log.used);
-            log.take(hits, self.limit.window_us(), now_us);
+            if hits > 0 {
+                log.take(hits, self.limit.window_us(), now_us);
+            }
         } else if self.hits < 0 && passes {
             log.give_back(self.hits.unsigned_abs());
         }
@@ -248,6 +250,16 @@ mod tests {
         let verdict = decide(&mut logs, &[ask], now_us)[0];
         *log = std::mem::take(&mut logs[0]);
         verdict
+    }
+
+    #[test]
+    fn a_log_that_cannot_count_further_gets_no_entry() {
+        let mut log = Log::default();
+        let all = i64::try_from(MAX_HITS).unwrap();
+        for now_us in 0..3 {
+            step(&mut log, Ask { count_denied: true, ..ask(1, all) }, now_us);
+            assert_eq!((log.len(), log.used()), (1, MAX_HITS));
+        }
     }
 
     #[test]
