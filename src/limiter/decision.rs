@@ -66,18 +66,6 @@ impl Decision {
         Self { allowed, statuses, retry_after }
     }
 
-    /// The answer to a peek as `CheckQuota` gives it: whether one more hit would pass.
-    pub fn of_next_hit(mut statuses: Vec<Status>) -> Self {
-        for Status { limit, verdict, .. } in &mut statuses {
-            let Some(limit) = limit else { continue };
-            verdict.allowed = verdict.remaining > 0;
-            let wait = verdict.retry_after.unwrap_or(verdict.reset_after);
-            let ends = !verdict.allowed && limit.max_requests() > 0 && !wait.is_zero();
-            verdict.retry_after = ends.then_some(wait);
-        }
-        Self::of(statuses)
-    }
-
     /// Lets a refused request pass, as in a trial run; its statuses still say who would refuse.
     pub fn pass_in_shadow(&mut self) {
         self.allowed = true;
@@ -141,29 +129,6 @@ mod tests {
             reset_after: Duration::ZERO,
         };
         Status { mode, verdict, limit: None, ..Status::unlimited(None) }
-    }
-
-    #[test]
-    fn a_peek_says_whether_one_more_hit_would_pass() {
-        let second = Duration::from_secs(1);
-        // Over already where something waits: then for more than the oldest hit.
-        let table = [
-            (Some(10), 3, None, Duration::ZERO, Ok::<(), Option<Duration>>(())),
-            (Some(10), 0, None, second, Err(Some(second))),
-            (Some(10), 0, Some(3 * second), second, Err(Some(3 * second))),
-            (Some(10), 0, None, Duration::ZERO, Err(None)),
-            (Some(0), 0, None, second, Err(None)),
-            (None, u64::MAX, None, Duration::ZERO, Ok(())),
-        ];
-        for (limit, remaining, retry_after, reset_after, expected) in table {
-            let allowed = retry_after.is_none();
-            let verdict = Verdict { allowed, remaining, retry_after, reset_after };
-            let limit = limit.map(|most| Limit::new(most, second).unwrap());
-            let peek = Status { verdict, limit, ..Status::unlimited(None) };
-            let decision = Decision::of_next_hit(vec![peek]);
-            let answer = if decision.allowed { Ok(()) } else { Err(decision.retry_after) };
-            assert_eq!(answer, expected, "{limit:?} {remaining}");
-        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod decision;
 mod fallback;
+mod peek;
 mod strangers;
 mod tally;
 
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 pub use self::decision::{Decision, Source, Status};
 use self::fallback::Fallback;
 pub use self::fallback::{Settings, Undecided};
+use self::peek::Peek;
 use self::strangers::Strangers;
 use self::tally::{count_request, count_status};
 use crate::check::{Check, OnStoreError, QuotaKey, Request};
@@ -123,8 +125,7 @@ impl Limiter {
         self.decide_for(None, request, deadline).await
     }
 
-    /// Decides a peek by the rules as `CheckQuota` means it: whether one more hit would pass. By
-    /// the rules themselves a peek is over only when more than the limit is used.
+    /// Decides by the rules, and means by a peek what `CheckQuota` does: would one more hit pass?
     ///
     /// # Errors
     /// The store could not answer, and the policy is to say so.
@@ -133,8 +134,7 @@ impl Limiter {
         request: &Request,
         deadline: Option<Instant>,
     ) -> Result<Decision, Undecided> {
-        let peek = self.decide(request, deadline).await?;
-        Ok(self.shared.decision(Decision::of_next_hit(peek.statuses)))
+        self.decide_as(Peek::NextHit, None, request, deadline).await
     }
 
     /// Decides a request by the rules, and counts it for this API key, if one is known, rather
@@ -144,6 +144,16 @@ impl Limiter {
     /// The store could not answer, and the policy is to say so.
     pub async fn decide_for(
         &self,
+        api_key: Option<&str>,
+        request: &Request,
+        deadline: Option<Instant>,
+    ) -> Result<Decision, Undecided> {
+        self.decide_as(Peek::Over, api_key, request, deadline).await
+    }
+
+    async fn decide_as(
+        &self,
+        peek: Peek,
         api_key: Option<&str>,
         request: &Request,
         deadline: Option<Instant>,
@@ -174,6 +184,7 @@ impl Limiter {
                 let Rule { mode, count_denied, .. } = **rule;
                 (status.limit, status.mode) = (Some(limit), mode);
                 let hits = request.descriptors[index].hits;
+                let limit = peek.limit(limit, hits);
                 checks.push(Check { key: key.clone(), limit, hits, mode, count_denied });
                 asked.push(index);
             }
@@ -189,7 +200,8 @@ impl Limiter {
             }
         };
         for (index, (verdict, source)) in asked.iter().zip(answers) {
-            (statuses[*index].verdict, statuses[*index].source) = (verdict, source);
+            let (status, hits) = (&mut statuses[*index], request.descriptors[*index].hits);
+            (status.verdict, status.source) = (peek.verdict(status.limit, hits, verdict), source);
         }
         let decision = self.shared.decision(Decision::of(statuses));
         self.count(&decision, &mut matches, &domain.name, api_key.as_ref());
@@ -209,23 +221,21 @@ impl Limiter {
         let shared = &*self.shared;
         let api_key = shared.privacy.shown(b"api_key", quota.api_key.as_bytes());
         let user_id = shared.privacy.shown(b"user_id", quota.user_id.as_bytes());
+        let hits = i64::from(quota.hits);
         let check = Check {
             key: QuotaKey::of_identity(&api_key, &user_id),
-            limit: quota.limit,
-            hits: i64::from(quota.hits),
+            limit: Peek::NextHit.limit(quota.limit, hits),
+            hits,
             mode: Mode::Enforce,
             count_denied: false,
         };
         let answers = self.ask(&[check], |_| None, deadline).await?;
         let status = |(verdict, source)| {
             let limit = Some(quota.limit);
+            let verdict = Peek::NextHit.verdict(limit, hits, verdict);
             Status { limit, verdict, source, ..Status::unlimited(None) }
         };
-        let statuses = answers.into_iter().map(status).collect();
-        let decision = match quota.hits {
-            0 => Decision::of_next_hit(statuses),
-            _ => Decision::of(statuses),
-        };
+        let decision = Decision::of(answers.into_iter().map(status).collect());
         let api_key = shared.metrics.api_key(&String::from_utf8_lossy(&api_key));
         count_request(&api_key, &decision);
         trace::note("chronosdb.allowed", decision.allowed);
