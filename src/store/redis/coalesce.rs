@@ -58,7 +58,7 @@ struct Waiter {
 pub(super) struct Coalescer {
     flights: Mutex<HashMap<Single, Vec<Waiter>, ahash::RandomState>>,
     /// Where those that waited here meet others.
-    wider: Option<Arc<Coalescer>>,
+    wider: Option<Arc<Self>>,
 }
 
 enum Turn {
